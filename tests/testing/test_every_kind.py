@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.suites import by_default
+from tests.tokenizer_files import write_tokenizer
 
 from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
@@ -16,6 +17,7 @@ from taetpu.nn.slot_calls import PARTS
 from taetpu.testing import check_component
 from taetpu.testing.__main__ import main
 from taetpu.testing.checks_by_slot import CHECKS, check_form
+from taetpu.testing.data import TEXT
 from taetpu.testing.report import Checks
 from taetpu.testing.standalone import check_draws, check_parts
 
@@ -47,7 +49,9 @@ ONE_A_SLOT = {
 """A kind of each slot, which is checked without a model."""
 NOT_CAUSAL = {("mask", "full"), ("mask", "prefix")}
 """Kinds whose models extend no text, so padding and caches are not checked."""
-EVERY = [(slot, kind) for slot in BUILTIN_MODULES for kind in kinds(slot)]
+ELSEWHERE = {("tokenizer", "hub"), ("tokenizer", "start")}
+"""Kinds that need a server or a stored model, which other tests have."""
+EVERY = [(slot, kind) for slot in BUILTIN_MODULES for kind in kinds(slot) if (slot, kind) not in ELSEWHERE]
 
 
 def settings_of(slot, kind):
@@ -81,9 +85,12 @@ def test_one_kind_of_each_slot_passes(slot, monkeypatch):
 
 
 @pytest.mark.parametrize(("slot", "kind"), cases())
-def test_every_built_in_kind_passes(slot, kind, monkeypatch):
+def test_every_built_in_kind_passes(slot, kind, monkeypatch, tmp_path):
     monkeypatch.chdir(ROOT)
-    report = check_component(slot, kind, **settings_of(slot, kind))
+    settings = settings_of(slot, kind)
+    if slot == "tokenizer" and "path" in settings:
+        settings["path"] = str(write_tokenizer(tmp_path / settings["path"], TEXT))
+    report = check_component(slot, kind, **settings)
     skipped = {finding.check for finding in report.findings if finding.outcome == "not checked"}
     assert skipped == ({"padding", "cache"} if (slot, kind) in NOT_CAUSAL else set())
     assert {finding.outcome for finding in report.findings} <= {"passed", "note", "not checked"}

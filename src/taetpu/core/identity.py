@@ -26,6 +26,12 @@ FIELDS_OUTSIDE_IDENTITY = {
 """Fields of `train` that are excluded from the identity and that arms must not change, by name. The values say what the
 fields control."""
 
+TOKENIZER_PLACES = {
+    **dict.fromkeys(("file", "tiktoken", "sentencepiece"), ("path",)),
+    "hub": ("name", "revision"),
+}
+"""Fields of tokenizers that say where they are read, by kind. The fingerprint of the data covers their content."""
+
 
 def canonical_json(data: Any) -> str:
     """Return plain data as JSON with sorted keys and no spaces, so that equal data gives equal text in every process.
@@ -39,14 +45,19 @@ def canonical_json(data: Any) -> str:
 def computation_fields(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a resolved config's data without the fields that do not affect its numbers.
 
-    The omitted fields are the locations of the data and of the stored model that training starts from, and the fields
-    that control observation and numerics.
+    The omitted fields are the locations of the data, of its tokenizer and of the stored model that training starts
+    from, and the fields that control observation and numerics.
     """
     dropped = {"task": ("source",), "train": ("start", *FIELDS_OUTSIDE_IDENTITY)}
-    return {
+    kept = {
         section: {name: value for name, value in fields.items() if name not in dropped.get(section, ())}
         for section, fields in config.items()
     }
+    tokenizer = kept.get("task", {}).get("tokenizer")
+    if isinstance(tokenizer, Mapping) and tokenizer.get("kind") in TOKENIZER_PLACES:
+        places = TOKENIZER_PLACES[tokenizer["kind"]]
+        kept["task"]["tokenizer"] = {name: value for name, value in tokenizer.items() if name not in places}
+    return kept
 
 
 def without_defaults(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:

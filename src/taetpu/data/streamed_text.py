@@ -20,6 +20,7 @@ import numpy as np
 from taetpu.core.atomic_files import explain_os_error, write_file
 from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
+from taetpu.core.identity import computation_fields
 from taetpu.core.jax_setup import cache_folder
 from taetpu.data.corpora import Corpus
 from taetpu.data.digests import digest_file, digest_tokens
@@ -97,6 +98,7 @@ def prepare_text(
     tokenizer: TokenizerConfig,
     settings: Settings,
     check: Callable[[str, Tokenizer], int | None],
+    study: Path,
     progress: Progress | None = None,
 ) -> Prepared:
     """Return the tokens of a corpus from the cache, where they are put first if they are not there.
@@ -106,22 +108,23 @@ def prepare_text(
         tokenizer: the tokenizer's config.
         settings: what else decides the tokens.
         check: raises `UserError` if the tokenizer has no token for the setting `bos` or `separator`.
+        study: the folder of the study file, to which the path of a tokenizer is relative.
         progress: called with the bytes that are read and those that there are.
 
     Raises:
         UserError: if the text cannot be read or encoded, or if there is no room for the tokens.
     """
     contents = {name: [digest_file(path, progress) for _, path in corpus.files] for name, corpus in corpora.items()}
-    about = [VERSION, contents, to_data(tokenizer), str(settings)]
+    about = [VERSION, contents, _describe(tokenizer, study), str(settings)]
     name = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:32]
     folder = cache_folder() / "text" / name
     with explain_os_error("tokenize the corpus", folder, option="TAETPU_CACHE"):
         folder.mkdir(parents=True, exist_ok=True)
         with _alone(folder):
             if not (folder / "tokenizer.json").is_file():
-                trained = tokenizer.train(training_sample(corpora, settings))
+                trained = tokenizer.prepare(training_sample(corpora, settings), study)
                 write_file(folder / "tokenizer.json", trained.to_json().encode(), replace=True)
-            known = load(folder)
+            known = tokenizer.reopen(load(folder), study)
             for name in ("bos", "separator"):
                 check(name, known)
             writer = _Writer(folder, known, settings)
@@ -130,6 +133,14 @@ def prepare_text(
     files = {split: TokenFile(path, "prepared", _mapped(path, writer.dtype)) for split, path in writer.paths.items()}
     train = digest_tokens(files["train"]).sha256 if len(files["train"].tokens) else ""
     return Prepared(files, known, writer.counts, train)
+
+
+def _describe(tokenizer: TokenizerConfig, study: Path) -> Any:
+    """Return the settings of a tokenizer as plain data, with the content of its file in place of the path."""
+    data, content = to_data(tokenizer), tokenizer.content(study)
+    if not content:
+        return data
+    return computation_fields({"task": {"tokenizer": data}})["task"], hashlib.sha256(content.encode()).hexdigest()
 
 
 def load(folder: Path) -> Tokenizer:

@@ -139,12 +139,15 @@ class TextTask(Task):
             if (given := getattr(self, f"{name}_source")) is not None:
                 corpora[name] = open_corpus(given, folder, self.layout, f"{name}_source")
         if sum(corpus.size for corpus in corpora.values()) > LARGE:
-            return self._prepare_large(corpora)
+            return self._prepare_large(corpora, folder)
         parts, about = self._read_parts(corpora)
         texts = {name: "".join(part) for name, part in parts.items()}
         if not texts["train"]:
             raise _too_short("train", 0, self.seq_len)
-        tokenizer = self.tokenizer.train(texts["train"])
+        try:
+            tokenizer = self.tokenizer.prepare(texts["train"], folder)
+        except UserError as error:
+            raise error.within("tokenizer") from None
         streams, segments = self._encode(parts, tokenizer)
         self._check_lengths(streams)
         facts = {
@@ -153,6 +156,7 @@ class TextTask(Task):
             "characters": {name: len(text) for name, text in texts.items()},
             "bytes": {name: len(text.encode()) for name, text in texts.items()},
             "escape_bits": self._escape_bits(texts, parts, tokenizer),
+            **tokenizer.facts,
         }
         return TextSource(
             streams, tokenizer, self.seq_len, _hash_held_out(texts), facts, self.eval_lengths, segments,
@@ -167,7 +171,7 @@ class TextTask(Task):
             raise UserError(problem, path=("val",), remedy="Set `val` and `test` so that their sum is below 1.")
         return shares
 
-    def _prepare_large(self, corpora: Mapping[str, Corpus]) -> StreamSource:
+    def _prepare_large(self, corpora: Mapping[str, Corpus], folder: Path) -> StreamSource:
         """Return the source of a corpus whose tokens lie in the cache."""
         tokens = self.separator != EMPTY_LINE
         if self.split not in (None, "hash"):
@@ -185,7 +189,7 @@ class TextTask(Task):
             "" if tokens else SEPARATOR, self.eval_tokens or EVAL_TOKENS,
         )  # fmt: skip
         with show_progress("tokens") as progress:
-            prepared = prepare_text(corpora, self.tokenizer, settings, self._token, progress)
+            prepared = prepare_text(corpora, self.tokenizer, settings, self._token, folder, progress)
         counts = prepared.counts
         streams = {name: TokenStream([file.tokens]) for name, file in prepared.files.items()}
         if self.train_tokens is not None:
@@ -200,6 +204,7 @@ class TextTask(Task):
             "characters": counts.characters,
             "bytes": counts.bytes,
             "escape_bits": counts.escape_bits,
+            **prepared.tokenizer.facts,
         }
         return StreamSource(
             streams, self.seq_len, prepared.tokenizer.vocab_size, facts,

@@ -4,12 +4,11 @@ It needs the extra `taetpu[hub]`.
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from taetpu.core.errors import UserError
+from taetpu.core.hub_errors import explain_hub_errors
 from taetpu.interop.files import CONFIG, GENERATION
 from taetpu.interop.tokenizer_files import select_files
 from taetpu.interop.weights import CONVERT, INDEX, PICKLES, WEIGHTS, read_index
@@ -33,7 +32,7 @@ def download_model(name: str, revision: str | None = None) -> Path:
     except ImportError:
         problem = f"{name!r} is not a folder, and downloading a model requires huggingface_hub, which is not installed"
         raise UserError(problem, remedy="Name a folder, or run: pip install 'taetpu[hub]'") from None
-    with _explained(name, revision):
+    with explain_hub_errors(name, revision):
         files = HfApi().list_repo_files(name, revision=revision)
         wanted = _wanted(files, name, revision)
         folder = Path(snapshot_download(name, revision=revision, allow_patterns=wanted))
@@ -60,29 +59,3 @@ def _wanted(files: Sequence[str], name: str, revision: str | None) -> list[str]:
             raise UserError(problem, file=place, remedy=CONVERT)
         raise UserError(f"the model has neither {WEIGHTS} nor {INDEX}", file=place, remedy="Use another revision.")
     return [CONFIG, *({GENERATION} & {*files}), weights, *select_files(files)]
-
-
-@contextmanager
-def _explained(name: str, revision: str | None) -> Iterator[None]:
-    """Turn errors of huggingface_hub and of the network in the `with` block into a `UserError`."""
-    from huggingface_hub import errors
-
-    place = f"{name}@{revision}" if revision else name
-    network: tuple[Any, ...] = (OSError, *errors.HfHubHTTPError.__bases__)  # the bases contain that of the HTTP library
-    try:
-        yield
-    except errors.GatedRepoError:
-        remedy = "Accept its terms on huggingface.co, and sign in with `hf auth login`."
-        raise UserError("access to this model is restricted", file=place, remedy=remedy) from None
-    except (errors.RepositoryNotFoundError, errors.HFValidationError):
-        problem = f"{name!r} is neither a folder nor a model on the hub"
-        raise UserError(problem, remedy="Correct the name. Private models need `hf auth login`.") from None
-    except errors.RevisionNotFoundError:
-        remedy = "Use a branch, tag or commit of the model's page on huggingface.co."
-        raise UserError(f"the model has no revision {revision!r}", file=name, remedy=remedy) from None
-    except UserError:
-        raise
-    except network as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        remedy = "Check the network, and HF_HUB_OFFLINE, or name a folder with the model's files."
-        raise UserError(f"the hub cannot be reached: {reason}", file=place, remedy=remedy) from None

@@ -31,6 +31,7 @@ from taetpu.lens.inputs import (
 from taetpu.nn.lm import LM
 from taetpu.nn.named_arrays import named_parameters
 from taetpu.nn.stack import separate_stacks
+from taetpu.spec.resolved_study import Sources
 from taetpu.spec.study_config import ResolvedConfig
 from taetpu.store.metrics import Series
 from taetpu.store.runs import RunFolder
@@ -306,7 +307,7 @@ class OpenedModel(SavedModel):
         Raises:
             UserError: if the data is missing, or differs from the data of training.
         """
-        source = self.run_config.task.prepare(self.data_folder)
+        source = Sources(self.data_folder).prepare(self.run_config)
         if source.fingerprint != self.record["data"]:
             problem = "the task's data differs from the data that this run was trained on"
             remedy = "Restore the data, or name the folder of the study file (data_folder, --data-folder)."

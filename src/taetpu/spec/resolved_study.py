@@ -13,12 +13,13 @@ from taetpu.core.notebook_html import paragraph, table
 from taetpu.core.plugins import Plugin, attribute_errors
 from taetpu.core.short_repr import shorten_value
 from taetpu.data.base import Source, Task, at_length
+from taetpu.data.tokenizers import StartTokenizerConfig
 from taetpu.nn.named_arrays import vocabulary_parameters
 from taetpu.spec.document import Document, format_brief
 from taetpu.spec.error_places import Origins
 from taetpu.spec.eval_sample import Sample
 from taetpu.spec.run_ids import plugin_sources, run_ids
-from taetpu.spec.start import SEED, StoredModel, StoredParameters, read_start
+from taetpu.spec.start import SEED, StartConfig, StoredModel, StoredParameters, read_start
 from taetpu.spec.study_config import Measure, ResolvedConfig, RunConfig
 from taetpu.spec.tuning import Tuning
 from taetpu.spec.unresolved_arms import Stage
@@ -149,9 +150,13 @@ class Sources:
         Raises:
             UserError: If the task's data is invalid. The error's path is relative to the task.
         """
-        key = canonical_json(to_data(config.task))
+        task = config.task
+        key = canonical_json(to_data(task))
+        if isinstance(tokenizer := getattr(task, "tokenizer", None), StartTokenizerConfig):
+            key += canonical_json(to_data(config.train.start))
         if key not in self._known:
-            task = config.task
+            if isinstance(tokenizer, StartTokenizerConfig) and config.train.start is not None:
+                task = task.model_copy(update={"tokenizer": self._with_model(tokenizer, config.train.start)})
             with attribute_errors(f"task {task.kind!r} cannot be prepared", iter_components(task)):
                 prepared = task.prepare(self.folder)
             if not isinstance(prepared, Source):
@@ -160,6 +165,34 @@ class Sources:
             check_lengths(task, prepared)
             self._known[key] = prepared
         return self._known[key]
+
+    def _with_model(self, tokenizer: StartTokenizerConfig, start: StartConfig) -> StartTokenizerConfig:
+        """Return the config of the tokenizer `start` with the tokenizer of the model that runs start from.
+
+        Raises:
+            UserError: If the model cannot be read, it has no tokenizer, or each seed may have another one.
+        """
+        try:
+            if SEED in start.folder:
+                problem = f"`tokenizer: start` is the tokenizer of one model, but {start.folder!r} depends on the seed"
+                remedy = "Set `tokenizer` to that of the models, e.g. {kind: file, path: FOLDER/tokenizer.json}."
+                raise UserError(problem, remedy=remedy)
+            model = self._read_start(start, 0)
+            if model.tokenizer is None:
+                raise UserError(f"the model in {model.where} has no tokenizer", remedy="Set another tokenizer.")
+            size, rows = model.tokenizer.vocab_size, model.vocab_size or 0
+            if size > rows > 0 and not tokenizer.crop:
+                problem = f"the model in {model.where} has {rows} tokens, but its tokenizer has {size}"
+                raise UserError(problem, remedy="Set tokenizer: {kind: start, crop: true}, or another tokenizer.")
+        except UserError as error:
+            raise error.within("tokenizer") from None
+        return tokenizer.of_model(model.tokenizer.to_json(), rows)
+
+    def _read_start(self, start: StartConfig, seed: int) -> StoredModel:
+        key = start.folder, seed if SEED in start.folder else None
+        if key not in self._starts:
+            self._starts[key] = read_start(start, seed, self.folder)
+        return self._starts[key]
 
     def start(self, config: ResolvedConfig, seed: int) -> StoredParameters | None:
         """Return the stored model that a run starts from; None if its parameters are drawn. A file is read once.
@@ -175,18 +208,15 @@ class Sources:
             source = self.prepare(config)
         except UserError as error:
             raise error.within("task") from None
-        key = start.folder, seed if SEED in start.folder else None
         try:
-            if key not in self._starts:
-                self._starts[key] = read_start(start, seed, self.folder)
+            model = self._read_start(start, seed)
             if start.vocabulary == "loaded":
-                self._starts[key].check_vocabulary(source)
+                model.check_vocabulary(source)
         except UserError as error:
             raise error.within("train", "start") from None
-        drawn = frozenset[str]()
         if start.vocabulary == "drawn":
-            drawn = vocabulary_parameters(config.model, source.interface, source.seq_len)
-        return StoredParameters(self._starts[key], drawn)
+            return StoredParameters(model, vocabulary_parameters(config.model, source.interface, source.seq_len))
+        return StoredParameters(model, tokens=None if source.tokenizer is None else source.tokenizer.kept)
 
 
 def check_lengths(task: Task, source: Source) -> None:

@@ -59,12 +59,14 @@ class StoredModel:
         data: The content of this file.
         tokenizer: The tokenizer; None if the tokens are not text.
         tokens: The `Source.unit` of the task that the model was trained on; empty if it is not stored.
+        vocab_size: The number of tokens of the model; None if it is not stored.
     """
 
     where: str
     data: bytes
     tokenizer: Tokenizer | None
     tokens: str = ""
+    vocab_size: int | None = None
 
     @cached_property
     def digest(self) -> str:
@@ -89,7 +91,8 @@ class StoredModel:
         """Raise `UserError` if the tokens of a task differ from those of the model.
 
         Texts have the same tokens if their tokenizers are equal, and other tasks if they have an equal `Source.unit`.
-        Models of earlier versions do not state it, and are accepted for such tasks.
+        Models of earlier versions do not state it, and are accepted for such tasks. A cropped tokenizer is compared as
+        it was before.
         """
         if self.tokenizer is None and source.tokenizer is None:
             if self.tokens and self.tokens != source.unit:
@@ -97,11 +100,21 @@ class StoredModel:
                 raise UserError(f"the stored model has other tokens than the task: {both}", remedy=_remedy("tokens"))
             return
         tokenizer = source.tokenizer
+        whole = tokenizer if tokenizer is None or tokenizer.whole is None else tokenizer.whole
         # The task's tokenizer is read from its stored form too, because reading may complete the form.
-        ours = None if tokenizer is None else load_tokenizer(tokenizer.to_json()).to_json()
+        ours = None if whole is None else load_tokenizer(whole.to_json()).to_json()
         if ours != (None if self.tokenizer is None else self.tokenizer.to_json()):
-            problem = f"the stored model has another tokenizer than the task: {_difference(self.tokenizer, tokenizer)}"
+            problem = f"the stored model has another tokenizer than the task: {_difference(self.tokenizer, whole)}"
             raise UserError(problem, remedy=_remedy("tokenizer"))
+        if self.vocab_size is None or tokenizer is None:
+            return
+        size = source.vocab_size if tokenizer.kept is None else int(tokenizer.kept.max()) + 1
+        if size > self.vocab_size or (size < self.vocab_size and tokenizer.kept is None):
+            problem = f"the stored model has {self.vocab_size} tokens, and its tokenizer {size}"
+            remedy = "Set `tokenizer: start`, so that the task has the tokens of the model."
+            if size > self.vocab_size:
+                remedy = "Set `crop: true` in the tokenizer, or use a model with all tokens of its tokenizer."
+            raise UserError(problem, remedy=remedy)
 
 
 def _remedy(what: str) -> str:
@@ -134,10 +147,12 @@ class StoredParameters:
     Attributes:
         model: The stored model.
         drawn: The logical names of parameters that are drawn although the model may have them.
+        tokens: The numbers of the task's tokens in the stored model: int32 `(vocab_size,)`; None if they are equal.
     """
 
     model: StoredModel
     drawn: frozenset[str] = frozenset()
+    tokens: np.ndarray | None = None
 
     @property
     def where(self) -> str:
@@ -146,11 +161,17 @@ class StoredParameters:
 
     @property
     def digest(self) -> str:
-        """A text that identifies the values: the SHA-256 of the file, and whether the vocabulary is drawn."""
-        return f"{self.model.digest}, vocabulary drawn" if self.drawn else self.model.digest
+        """A text that identifies the values: the SHA-256 of the file, and which parameters of tokens are loaded."""
+        if self.drawn:
+            return f"{self.model.digest}, vocabulary drawn"
+        if self.tokens is None:
+            return self.model.digest
+        return f"{self.model.digest}, tokens {hashlib.sha256(self.tokens.astype('<i4').tobytes()).hexdigest()}"
 
     def fitting(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
         """Return the arrays whose name and shape agree with a parameter of a model.
+
+        If the task has some of the model's tokens only, arrays have the rows of these tokens.
 
         Args:
             shapes: The shapes of the model's parameters by logical name.
@@ -160,14 +181,23 @@ class StoredParameters:
         """
         agreeing = {
             name: array
-            for name, array in self.model.arrays.items()
-            if shapes.get(name) == array.shape and name not in self.drawn
+            for name, stored in self.model.arrays.items()
+            if name in shapes and name not in self.drawn
+            if (array := self._select_tokens(stored, shapes[name])).shape == shapes[name]
         }
         if not agreeing:
             problem = f"no parameter of the model has the name and shape of an array in {self.where}"
             remedy = "Use a model with the same sizes, or remove `start`."
             raise UserError(problem, path=("train", "start"), remedy=remedy)
         return agreeing
+
+    def _select_tokens(self, array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+        """Return an array with the rows of the task's tokens, if a parameter of the given shape has fewer of them."""
+        if self.tokens is None or array.ndim != len(shape):
+            return array
+        axes = [axis for axis, size in enumerate(shape) if size != array.shape[axis]]
+        fits = len(axes) == 1 and shape[axes[0]] == len(self.tokens) and array.shape[axes[0]] == self.model.vocab_size
+        return np.take(array, self.tokens, axes[0]) if fits else array
 
 
 def read_start(start: StartConfig, seed: int, folder: Path) -> StoredModel:
@@ -228,7 +258,9 @@ def _read_model(place: str) -> StoredModel | None:
         except NotStored:
             continue
         config = _read_config(store, inside, place)
-        return StoredModel(store.where(key), data, _read_tokenizer(store, inside), str(config.get("tokens", "")))
+        size = config.get("vocab_size")
+        size = size if isinstance(size, int) else None
+        return StoredModel(store.where(key), data, _read_tokenizer(store, inside), str(config.get("tokens", "")), size)
     _read_config(store, "", place)
     return None
 

@@ -30,6 +30,7 @@ from taetpu.core.static_dynamic import split
 from taetpu.core.tree import leaves_by_path
 from taetpu.data.base import Source
 from taetpu.nn.compute_options import ComputeOptions
+from taetpu.spec.resolved_study import Sources
 from taetpu.spec.study_config import ResolvedConfig
 from taetpu.tpu import buffers, hlo
 from taetpu.train.layout import Layout
@@ -116,7 +117,7 @@ def _devices(name: str) -> list[Any]:
 
 @cache
 def _prepare_task(config: str, folder: str) -> Source:
-    return load_config(ResolvedConfig, json.loads(config)).task.prepare(Path(folder))
+    return Sources(Path(folder)).prepare(load_config(ResolvedConfig, json.loads(config)))
 
 
 def padded_flops(matmul: Matmul) -> int:

@@ -2,9 +2,10 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,15 +19,36 @@ REFUSED = "Use another text, or another tokenizer. If every text fails, the toke
 
 
 class Tokenizer(ABC):
-    """A converter between text and token numbers."""
+    """A converter between text and token numbers.
+
+    Attributes:
+        rows: The number of tokens of the model that the tokenizer comes with, which may exceed its own.
+        whole: The tokenizer from which `crop` made this one; None if it is not cropped.
+        origin: The digest of the file from which the tokenizer was read, and its commit on the hub, by name.
+        kept: The numbers that the tokens have in `whole`: int32 `(vocab_size,)`.
+    """
+
+    rows: int = 0
+    whole: "Tokenizer | None" = None
+    kept: np.ndarray | None = None
+    origin: Mapping[str, str | int] = {}
 
     def __init__(self, inner: hf.Tokenizer):
         self._inner = inner
 
     @property
+    def library(self) -> hf.Tokenizer:
+        """The tokenizer of the `tokenizers` library."""
+        return self._inner
+
+    @property
     def vocab_size(self) -> int:
-        """The number of different tokens."""
-        return self._inner.get_vocab_size()
+        """The number of different tokens: the largest number plus 1, since numbers may be unused, or `rows`."""
+        return max(self.rows, self._numbers)
+
+    @cached_property
+    def _numbers(self) -> int:
+        return max(self._inner.get_vocab().values(), default=-1) + 1
 
     @abstractmethod
     def encode(self, text: str) -> np.ndarray:
@@ -41,6 +63,15 @@ class Tokenizer(ABC):
     def closing_tokens(self) -> np.ndarray:
         """The token numbers that `encode` adds after every text, such as that of `</s>`: int32 `(n,)`."""
         return np.zeros(0, np.int32)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the facts of a task say about its tokenizer; see `origin`."""
+        return {"tokenizer": dict(self.origin)} if self.origin else {}
+
+    def set_parse_special(self, parse: bool) -> None:
+        """Set whether special tokens that are written in a text are encoded as these tokens, or as text."""
+        self._inner.encode_special_tokens = not parse
 
     def encode_plain(self, text: str) -> np.ndarray:
         """Return the token numbers of a text, without the special tokens that `encode` adds to every text."""
@@ -72,14 +103,14 @@ class Tokenizer(ABC):
 
     def find_unknown(self, text: str) -> list[str]:
         """Return the characters or words of a text that are not in the vocabulary, in order."""
-        number = self._unknown
+        number = self.unknown
         if number is None:
             return []
         encoding = self._encoding(text, special=False)
         return [text[slice(*place)] for id_, place in zip(encoding.ids, encoding.offsets, strict=True) if id_ == number]
 
     @cached_property
-    def _unknown(self) -> int | None:
+    def unknown(self) -> int | None:
         """The number of the unknown token; None if there is none."""
         if isinstance(self._inner.model, models.Unigram):  # its attributes do not include the unknown token
             return json.loads(self.to_json())["model"]["unk_id"]
@@ -116,6 +147,26 @@ class TokenizerConfig(Component):
     @abstractmethod
     def train(self, text: str) -> Tokenizer:
         """Return a tokenizer trained on `text`, the nonempty training split."""
+
+    def prepare(self, text: str, folder: Path) -> Tokenizer:
+        """Return the tokenizer of a task. By default, it is trained on `text`.
+
+        Args:
+            text: The nonempty training split.
+            folder: The folder of the study file, to which paths are relative.
+
+        Raises:
+            UserError: If the tokenizer cannot be read or trained. The error's path is relative to the tokenizer.
+        """
+        return self.train(text)
+
+    def content(self, folder: Path) -> str:
+        """Return the stored form of the tokenizer that is read; empty if it is trained."""
+        return ""
+
+    def reopen(self, stored: Tokenizer, folder: Path) -> Tokenizer:
+        """Return the result of `prepare` from its stored form."""
+        return stored
 
 
 def check_unicode(text: str) -> None:
