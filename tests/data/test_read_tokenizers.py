@@ -85,10 +85,10 @@ def test_a_token_that_no_merges_lead_to_is_found_only_as_a_whole_word(tmp_path):
 def test_the_names_of_patterns_bring_special_tokens(tmp_path):
     write_ranks(tmp_path / "ranks.tiktoken", RANKS)
     named = read(tmp_path, {"kind": "tiktoken", "path": "ranks.tiktoken", "pattern": "gpt2"})
-    assert named.end_token == SPECIAL["gpt2"][END] == 50256
+    assert named.number(END) == SPECIAL["gpt2"][END] == 50256
     assert named.token(50256) == END
     regular = read(tmp_path, {"kind": "tiktoken", "path": "ranks.tiktoken", "pattern": r"\S+|\s+"})
-    assert regular.end_token is None
+    assert regular.number(END) is None
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_tokens_are_those_of_sentencepiece(tmp_path, trained):
     (tmp_path / "tokenizer.model").write_bytes(data := train_pieces(TEXT, **trained))
     ours, theirs = read(tmp_path, CONFIGS["sentencepiece"]), SentencePieceProcessor(model_proto=data)
     assert ours.vocab_size == theirs.vocab_size()
-    assert ours.end_token == theirs.eos_id()
+    assert ours.number("</s>") == theirs.eos_id()
 
     def fused(ids):  # neighbouring unknown tokens as one
         return [id_ for i, id_ in enumerate(ids) if i == 0 or {id_, ids[i - 1]} != {theirs.unk_id()}]
@@ -170,9 +170,8 @@ def test_byte_level_kinds_restore_any_text(folder, kind, text):
 def test_special_tokens_in_the_text_are_text_unless_asked(folder, kind):
     text = f"to be{END}or"
     plain, parsing = read(folder, CONFIGS[kind]), read(folder, {**CONFIGS[kind], "parse_special": True})
-    assert plain.end_token == parsing.end_token is not None
-    assert plain.end_token not in plain.encode(text)
-    assert list(parsing.encode(text)).count(parsing.end_token) == 1
+    assert plain.number(END) not in plain.encode(text)
+    assert list(parsing.encode(text)).count(parsing.number(END)) == 1
     assert plain.decode(plain.encode(text)) == parsing.decode(parsing.encode(text)) == text
     assert load_tokenizer(plain.to_json()).encode(text).tolist() == parsing.encode(text).tolist()  # in prompts
 
@@ -197,7 +196,8 @@ def test_a_cropped_tokenizer_encodes_the_training_text_as_before(folder, kind, t
     assert cropped.vocab_size == len(cropped.kept) < whole.vocab_size
     assert cropped.kept[cropped.encode(text)].tolist() == whole.encode(text).tolist()
     assert [cropped.token(i) for i in range(cropped.vocab_size)] == [whole.token(int(i)) for i in cropped.kept]
-    assert cropped.token(cropped.end_token) == whole.token(whole.end_token)
+    end = "</s>" if kind == "sentencepiece" else END
+    assert cropped.token(cropped.number(end)) == end
     again = load_tokenizer(cropped.to_json())
     again.set_parse_special(False)
     for other in (TEXT, "\u4f60 unseen words \U0001f600"):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from tests.data.test_document_files import MANY, json_lines
 from tests.data.test_text_task import prepared
+from tests.tokenizer_files import write_tokenizer
 
 from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
@@ -84,7 +85,7 @@ def test_a_stopped_preparation_continues(tmp_path, cache):
     corpora = {"train": text.open_corpus("a.jsonl", tmp_path, task.layout)}
     settings = streamed_text.Settings(task.layout, 0.3, 0.2, None, None, "\n\n", text.EVAL_TOKENS)
     with pytest.raises(Stopped):
-        streamed_text.prepare_text(corpora, task.tokenizer, settings, task._token, stop)
+        streamed_text.prepare_text(corpora, task.tokenizer, settings, task._token, tmp_path, stop)
     (progress,) = cache.glob("text/*/progress.json")
     stored = json.loads(progress.read_bytes())
     assert not stored["done"]
@@ -136,3 +137,26 @@ def test_what_large_corpora_cannot_have(tmp_path, cache, settings, path):
         prepared(tmp_path, **{"source": "a.jsonl", "tokenizer": "byte", **SHARES, **settings})
     assert caught.value.path == path
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize("crop", [False, True])
+def test_a_tokenizer_that_is_read_enters_the_cache_by_content(tmp_path, cache, crop):
+    for name, trained in (("a", "".join(MANY)), ("b", "some other text " * 9)):
+        write_tokenizer(tmp_path / f"{name}.json", trained)
+    shutil.copy(tmp_path / "a.json", tmp_path / "copy.json")
+
+    def read(name):
+        tokenizer = {"kind": "file", "path": f"{name}.json", "crop": crop}
+        return prepared(tmp_path, source="a.jsonl", tokenizer=tokenizer, **SHARES)
+
+    first, copy, other = read("a"), read("copy"), read("b")
+    assert len([*cache.glob("text/*/progress.json")]) == 2
+    assert first.fingerprint == copy.fingerprint != other.fingerprint
+    assert first.facts["tokenizer"] == copy.facts["tokenizer"]
+    train = np.concatenate([first.tokenizer.encode(f"{text}\n\n") for text in expected("train")])
+    assert streams(first)["train"] == train.tolist()
+    assert (copy.tokenizer.kept is not None) == crop
+    if crop:
+        assert [copy.tokenizer.token(i) for i in range(9)] == [
+            copy.tokenizer.whole.token(int(i)) for i in copy.tokenizer.kept[:9]
+        ]

@@ -115,14 +115,17 @@ def prepare_text(
         UserError: if the text cannot be read or encoded, or if there is no room for the tokens.
     """
     contents = {name: [digest_file(path, progress) for _, path in corpus.files] for name, corpus in corpora.items()}
-    about = [VERSION, contents, _describe(tokenizer, study), str(settings)]
+    with _about_tokenizer():
+        about = [VERSION, contents, _describe(tokenizer, study), str(settings)]
     name = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:32]
     folder = cache_folder() / "text" / name
     with explain_os_error("tokenize the corpus", folder, option="TAETPU_CACHE"):
         folder.mkdir(parents=True, exist_ok=True)
         with _alone(folder):
             if not (folder / "tokenizer.json").is_file():
-                trained = tokenizer.prepare(training_sample(corpora, settings), study)
+                sample = training_sample(corpora, settings)
+                with _about_tokenizer():
+                    trained = tokenizer.prepare(sample, study)
                 write_file(folder / "tokenizer.json", trained.to_json().encode(), replace=True)
             known = tokenizer.reopen(load(folder), study)
             for name in ("bos", "separator"):
@@ -133,6 +136,15 @@ def prepare_text(
     files = {split: TokenFile(path, "prepared", _mapped(path, writer.dtype)) for split, path in writer.paths.items()}
     train = digest_tokens(files["train"]).sha256 if len(files["train"].tokens) else ""
     return Prepared(files, known, writer.counts, train)
+
+
+@contextmanager
+def _about_tokenizer() -> Iterator[None]:
+    """Prepend `tokenizer` to the path of a `UserError` in the `with` block."""
+    try:
+        yield
+    except UserError as error:
+        raise error.within("tokenizer") from None
 
 
 def _describe(tokenizer: TokenizerConfig, study: Path) -> Any:

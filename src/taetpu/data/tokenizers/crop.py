@@ -48,7 +48,8 @@ def crop(tokenizer: Tokenizer, text: str) -> Tokenizer:
     """
     stored, ids = json.loads(tokenizer.to_json()), tokenizer.encode(text)
     model = stored["model"]
-    pairs: list[Pair] = [tuple(pair.split(" ") if isinstance(pair, str) else pair) for pair in model.get("merges", ())]
+    merges = (pair.split(" ") if isinstance(pair, str) else pair for pair in model.get("merges", ()))
+    pairs = [(a, b) for a, b in merges]
     ranks = {pair: rank for rank, pair in enumerate(pairs)}
     names = _kept_always(tokenizer, stored)
     for number in map(int, np.unique(ids)):
