@@ -190,7 +190,7 @@ def test_numbers_without_a_token_count_in_the_size_of_the_vocabulary(tmp_path):
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
-@pytest.mark.parametrize("text", ["to be or not", f"that's{END} question\n 12\u00e9"])
+@pytest.mark.parametrize("text", ["to be", f"that's{END} question\n 12\u00e9"])
 def test_a_cropped_tokenizer_encodes_the_training_text_as_before(folder, kind, text):
     whole, cropped = read(folder, CONFIGS[kind], text), read(folder, {**CONFIGS[kind], "crop": True}, text)
     assert cropped.vocab_size == len(cropped.kept) < whole.vocab_size
