@@ -1,10 +1,13 @@
 """Tiny models of every Hugging Face class, with random weights and settings that differ from the defaults."""
 
+import tempfile
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import torch
 import transformers
+from safetensors.numpy import load_file
 
 from taetpu.core.jit_once import jit_once
 from taetpu.interop.huggingface import from_huggingface
@@ -21,6 +24,21 @@ LLAMA = {
     "rms_norm_eps": 1e-2, **UNKNOWN,
 }  # fmt: skip
 GEMMA2 = {**LLAMA, "query_pre_attn_scalar": 9, "sliding_window": 3}
+OPT = {
+    "vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": LAYERS, "num_attention_heads": 2, "ffn_dim": 64,
+    "max_position_embeddings": SEQ, "dropout": 0.0, **UNKNOWN,
+}  # fmt: skip
+PHI = {
+    "vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": LAYERS, "num_attention_heads": 2,
+    "intermediate_size": 24, "max_position_embeddings": SEQ, "layer_norm_eps": 1e-2, **UNKNOWN,
+}  # fmt: skip
+PHI3 = {name: value for name, value in LLAMA.items() if name not in ("head_dim", "num_key_value_heads")}
+PLAIN = {name: value for name, value in PHI3.items() if name != "rms_norm_eps"}
+MOE = {name: value for name, value in LLAMA.items() if name != "hidden_act"}
+FALCON = {
+    "vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": LAYERS, "num_attention_heads": 4,
+    "ffn_hidden_size": 24, "max_position_embeddings": SEQ, "layer_norm_epsilon": 1e-2, **UNKNOWN,
+}  # fmt: skip
 TYPES = ["sliding_attention", "full_attention", "sliding_attention"]
 
 
@@ -39,6 +57,64 @@ CASES = {
     "gpt2-untied": ("GPT2", {
         "vocab_size": VOCAB, "n_positions": SEQ, "n_embd": 16, "n_layer": LAYERS, "n_head": 2, "resid_pdrop": 0.0,
         "embd_pdrop": 0.0, "attn_pdrop": 0.0, "tie_word_embeddings": False, **UNKNOWN}),
+    "gpt2-nanogpt": ("GPT2", {
+        "vocab_size": VOCAB, "n_positions": SEQ, "n_embd": 16, "n_layer": LAYERS, "n_head": 2, "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0, "attn_pdrop": 0.0, "activation_function": "gelu", **UNKNOWN}),
+    "gpt2-layer-scales": ("GPT2", {
+        "vocab_size": VOCAB, "n_positions": SEQ, "n_embd": 16, "n_layer": LAYERS, "n_head": 2, "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0, "attn_pdrop": 0.0, "scale_attn_by_inverse_layer_idx": True, **UNKNOWN}),
+    "gpt-neo": ("GPTNeo", {
+        "vocab_size": VOCAB, "hidden_size": 16, "num_layers": LAYERS, "num_heads": 2, "intermediate_size": 24,
+        "max_position_embeddings": SEQ, "attention_types": [[["local", "global"], 1], [["local"], 1]], "window_size": 3,
+        "layer_norm_epsilon": 1e-2, **UNKNOWN}),
+    "opt": ("OPT", {**OPT, "ffn_dim": 24}),
+    "opt-post": ("OPT", {**OPT, "do_layer_norm_before": False, "enable_bias": False, "activation_function": "gelu"}),
+    "opt-plain-norms": ("OPT", {**OPT, "layer_norm_elementwise_affine": False, "tie_word_embeddings": False}),
+    "phi": ("Phi", {**PHI, "num_key_value_heads": 1, **rope(partial_rotary_factor=0.25)}),
+    "phi-linear": ("Phi", {**PHI, **rope(rope_type="linear", factor=2.0, partial_rotary_factor=1.0)}),
+    "gptj": ("GPTJ", {
+        "vocab_size": VOCAB, "n_positions": SEQ, "n_embd": 20, "n_layer": LAYERS, "n_head": 2, "n_inner": 24,
+        "rotary_dim": 6, "layer_norm_epsilon": 1e-2, **UNKNOWN}),
+    "phi3": ("Phi3", {
+        **PHI3, "hidden_size": 32, "num_key_value_heads": 2, "sliding_window": 4,
+        "original_max_position_embeddings": 6, **rope(
+            rope_type="longrope", short_factor=[1.0, 1.5], long_factor=[2.0, 3.5], partial_rotary_factor=0.5,
+            original_max_position_embeddings=6)}),
+    "phi3-plain": ("Phi3", PHI3),
+    "olmo": ("Olmo", {**PLAIN, "num_key_value_heads": 2, "attention_bias": True, "tie_word_embeddings": True}),
+    "olmo3": ("Olmo3", {**PHI3, "sliding_window": 3, "layer_types": TYPES, "rope_parameters": {
+        "full_attention": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 6,
+                           "rope_theta": 50.0, "beta_fast": 4.0, "beta_slow": 0.5},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 20.0}}}),
+    "stablelm": ("StableLm", {
+        **PLAIN, "num_key_value_heads": 2, "use_qkv_bias": True, "layer_norm_eps": 1e-2,
+        **rope(partial_rotary_factor=0.5)}),
+    "stablelm-parallel": ("StableLm", {**PLAIN, "num_key_value_heads": 4, "use_parallel_residual": True, **rope(
+        rope_type="dynamic", factor=3.0, partial_rotary_factor=1.0), "max_position_embeddings": 8}),
+    "starcoder2": ("Starcoder2", {
+        **PLAIN, "num_key_value_heads": 2, "norm_epsilon": 1e-2, "sliding_window": 4, **rope()}),
+    "starcoder2-no-bias": ("Starcoder2", {**PLAIN, "num_key_value_heads": 4, "use_bias": False,
+                                          "tie_word_embeddings": False}),
+    "granite": ("Granite", {
+        **LLAMA, "embedding_multiplier": 3.0, "attention_multiplier": 0.3, "residual_multiplier": 0.4,
+        "logits_scaling": 2.5, "attention_bias": True, "mlp_bias": True, **rope()}),
+    "mixtral": ("Mixtral", {**MOE, "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 4, **rope()}),
+    "qwen3-moe": ("Qwen3Moe", {**MOE, "moe_intermediate_size": 20, "num_experts": 4, "num_experts_per_tok": 3,
+                               "norm_topk_prob": True, "attention_bias": True}),
+    "smollm3": ("SmolLM3", {**PHI3, "num_key_value_heads": 2, "no_rope_layers": [0, 1, 0], "sliding_window": 3,
+                            "use_sliding_window": True, "attention_bias": True, **rope()}),
+    "smollm3-third": ("SmolLM3", {**PHI3, "num_key_value_heads": 2, "no_rope_layer_interval": 3}),
+    "falcon": ("Falcon", {**FALCON, "bias": True}),
+    "falcon-groups": ("Falcon", {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 2, **rope()}),
+    "falcon-one-norm": ("Falcon", {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 2,
+                                   "num_ln_in_parallel_attn": 1, "tie_word_embeddings": False}),
+    "falcon-sequential": ("Falcon", {**FALCON, "multi_query": False, "parallel_attn": False}),
+    "bloom": ("Bloom", {"vocab_size": VOCAB, "hidden_size": 24, "n_layer": LAYERS, "n_head": 3,
+                        "layer_norm_epsilon": 1e-2, **UNKNOWN}),
+    "nanochat": ("NanoChat", {**PHI3, "num_key_value_heads": 2, "attention_bias": True, "final_logit_softcapping": 2.0,
+                              **rope()}),
+    "mamba2": ("Mamba2", {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": LAYERS, "num_heads": 4,
+                          "head_dim": 8, "state_size": 6, "n_groups": 1, "chunk_size": 4, **UNKNOWN}),
     "neox": ("GPTNeoX", {
         "vocab_size": VOCAB, "hidden_size": 24, "num_hidden_layers": LAYERS, "num_attention_heads": 3,
         "intermediate_size": 20, "max_position_embeddings": SEQ, "layer_norm_eps": 1e-2, **UNKNOWN,
@@ -71,7 +147,11 @@ CASES = {
                            "swiglu_limit": 1.5, "swiglu_alpha": 1.3, **YARN}),
 }  # fmt: skip
 """The name of the class and its settings. Each family has a case with all options that matter."""
-MAIN = ("gpt2", "neox", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "olmo2", "gpt-oss")
+MAIN = (
+    "gpt2", "neox", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "olmo2", "gpt-oss", "gpt-neo",
+    "opt", "phi", "gptj", "phi3", "olmo", "olmo3", "stablelm", "starcoder2", "granite", "mixtral",
+    "qwen3-moe", "smollm3", "falcon", "bloom", "nanochat", "mamba2",
+)  # fmt: skip
 
 
 @cache
@@ -85,6 +165,8 @@ def theirs(case: str):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(0.3 * torch.randn_like(parameter) + (parameter == 1))
+        if name == "OPT":  # the rows of padding, which are not read
+            model.model.decoder.embed_positions.weight[:2] = 0
     return model
 
 
@@ -96,6 +178,11 @@ def imported(case: str):
 
 
 def arrays(model) -> dict[str, np.ndarray]:
+    """Return the arrays of a model as in its files, where each expert has a separate tensor."""
+    if model.config.model_type in ("mixtral", "qwen3_moe"):
+        with tempfile.TemporaryDirectory() as folder:
+            model.save_pretrained(folder)
+            return load_file(Path(folder) / "model.safetensors")
     return {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
 
 

@@ -22,13 +22,19 @@ from tests.interop.cases import (
 from tests.suites import by_default
 
 from taetpu.core.jit_once import jit_once
-from taetpu.interop.families import FAMILIES
+from taetpu.interop.comparison import Comparable
+from taetpu.interop.families import FAMILIES, READ
 from taetpu.interop.families.gemma import MULTIMODAL
 from taetpu.interop.huggingface import from_huggingface, load_folder, save_folder, to_huggingface
 from taetpu.nn.cache import empty_cache, extend
 from taetpu.nn.named_arrays import named_parameters
 
 BOUND = 5e-5
+
+
+def length(hf) -> int:
+    """Return the maximum sequence length of a Hugging Face model."""
+    return getattr(hf.config, "max_position_embeddings", SEQ)
 
 
 def test_every_family_has_a_case():
@@ -51,14 +57,14 @@ def test_import_export_import_gives_equal_tensors(case):
     before = arrays(hf)
     config, model = imported(case)
     kind = hf.config.model_type
-    settings, tensors = to_huggingface(config, model, seq_len=SEQ, family=kind)
+    settings, tensors = to_huggingface(config, model, seq_len=length(hf), family=kind)
     assert settings["model_type"] == kind
     for name, tensor in tensors.items():
         theirs_name = "lm_head.weight" if name == "embed_out.weight" else name
         np.testing.assert_array_equal(tensor, before[theirs_name], err_msg=name)
     assert len(before) - len(tensors) == hf.config.tie_word_embeddings
     config_again, model_again = from_huggingface(settings, tensors)
-    assert config_again.resolve().layers == config.resolve().layers
+    assert Comparable(config_again.resolve()).layers == Comparable(config.resolve()).layers
     assert jax.tree.all(jax.tree.map(np.array_equal, model_again, model))
 
 
@@ -67,7 +73,7 @@ def test_import_export_import_gives_equal_tensors(case):
 def test_transformers_reads_an_exported_folder(case, tmp_path):
     hf = theirs(case)
     config, model = imported(case)
-    save_folder(tmp_path / "ours", config, model, seq_len=SEQ, family=hf.config.model_type)
+    save_folder(tmp_path / "ours", config, model, seq_len=length(hf), family=hf.config.model_type)
     again, report = transformers.AutoModelForCausalLM.from_pretrained(
         tmp_path / "ours", attn_implementation="eager", experts_implementation="eager", output_loading_info=True
     )
@@ -97,10 +103,11 @@ def test_cached_decoding_with_left_padding(case):
 @pytest.mark.parametrize("case", MAIN)
 def test_number_of_parameters(case):
     ours = named_parameters(imported(case)[1])
-    assert sum(array.size for array in ours.values()) == theirs(case).num_parameters()
+    unread = 2 * 16 if case == "opt" else 0  # the rows of padding in the table of positions
+    assert sum(array.size for array in ours.values()) == theirs(case).num_parameters() - unread
 
 
 def test_the_page_lists_every_family():
     page = (Path(__file__).parents[2] / "docs" / "huggingface.md").read_text()
     rows = re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)
-    assert {name for row in rows[1:] for name in re.findall(r"`(\w+)`", row)} == {*FAMILIES, *MULTIMODAL}
+    assert {name for row in rows[1:] for name in re.findall(r"`(\w+)`", row)} == {*READ, *MULTIMODAL}

@@ -23,8 +23,10 @@ LLAMA = {
     "unknown": ({"rope_thetas": 3.0}, r"rope_thetas=3.0 is not a known setting .*\n.*rope_thetas\n.*'rope_theta'\?"),
     "quantized": ({"quantization_config": {"quant_method": "mxfp4"}}, r"\(mxfp4\) .*\n.*quantization_config\n.*dequan"),
     "scaling": ({"rope_parameters": {"rope_type": "llama3"}}, r"'factor' is missing\n.*rope_parameters.factor"),
-    "dynamic": ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}},
-                r"'dynamic' is not supported: its frequencies .*\n.*rope_parameters.rope_type\n.*default, linear"),
+    "proportional": ({"rope_parameters": {"rope_type": "proportional", "factor": 2.0}},
+                r"'proportional' is not supported: taetpu .*\n.*rope_parameters.rope_type\n.*default, linear"),
+    "longrope": ({"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0] * 5, "long_factor": [2.0] * 3}},
+                 r"short_factor has 5 numbers, but 3 pairs .*position.scaling.short_factor"),
     "old-scaling": ({"rope_parameters": None, "rope_scaling": {"type": "liner"}},
                     r"rope_type='liner'.*\n.*rope_scaling.rope_type\n  remedy: Did you mean 'linear'"),
     "scaling-setting": ({"rope_parameters": {"rope_type": "linear", "factor": 2.0, "beta": 3}},
@@ -60,7 +62,7 @@ def test_llama_configs_refused(llama, change):
 
 
 GPT2 = [
-    ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True is not supported"),
+    ({"scale_attn_weights": False}, "scale_attn_weights=False is not supported"),
     ({"hidden_size": 24}, r"hidden_size=24 and n_embd=16 .*\n  where:  hidden_size\n  remedy: Remove "),
     ({"activation_function": "tanh"}, "activation_function='tanh' is not supported"),
 ]

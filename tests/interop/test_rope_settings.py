@@ -12,6 +12,7 @@ from tests.suites import by_default
 
 from taetpu.core.errors import UserError
 from taetpu.interop.families import FAMILIES
+from taetpu.interop.families.rope import RopeSettings
 from taetpu.interop.huggingface import import_config
 from taetpu.nn.common import Context
 
@@ -20,7 +21,12 @@ NEOX = {
     "vocab_size": 11, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 20,
     "max_position_embeddings": 64, **UNKNOWN,
 }  # fmt: skip
-FLAT = [name for name in FAMILIES if name not in ("gpt2", "gemma3_text")]
+NESTED_FAMILIES = ("gemma3_text", "olmo3")
+FLAT = [
+    name
+    for name, family in FAMILIES.items()
+    if issubclass(family.settings, RopeSettings) and name not in NESTED_FAMILIES
+]
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 4.0, "beta_slow": 0.5}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 0.5, "high_freq_factor": 2.0}
 FACTORS = {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
@@ -91,8 +97,11 @@ NESTED = {
 
 
 def settings_of(family: str, rope: dict) -> dict:
-    more = {"gpt_oss": {"num_local_experts": 2}, "gemma3_text": {"layer_types": TYPES, "sliding_window": 4}}
-    return {"model_type": family, **(NEOX if family == "gpt_neox" else SIZES), **more.get(family, {}), **rope}
+    types = {"layer_types": TYPES, "sliding_window": 4}
+    more = {"gpt_oss": {"num_local_experts": 2}, "gemma3_text": types, "olmo3": {**types, "num_hidden_layers": 3}}
+    kv_heads = {"num_key_value_heads": 2} if "num_key_value_heads" in FAMILIES[family].settings.model_fields else {}
+    sizes = SIZES if "head_dim" in FAMILIES[family].settings.model_fields and family != "phi3" else {**NEOX, **kv_heads}
+    return {"model_type": family, **sizes, **more.get(family, {}), **rope}
 
 
 def theirs(family: str, settings: dict) -> list[np.ndarray]:
@@ -102,7 +111,7 @@ def theirs(family: str, settings: dict) -> list[np.ndarray]:
     module = getattr(transformers.models, name)
     modeling = getattr(module, f"modeling_{name}")
     (rotary,) = [getattr(modeling, key) for key in vars(modeling) if key.endswith("RotaryEmbedding")]
-    layers = [{}] if family != "gemma3_text" else [{"layer_type": kind} for kind in TYPES]
+    layers = [{"layer_type": kind} for kind in TYPES] if family in NESTED_FAMILIES else [{}]
     found = [rotary(config)(torch.zeros(1), torch.arange(40)[None], **layer) for layer in layers]
     return [
         torch.cat([cos, sin]).numpy()[..., : cos.shape[-1] if family == "gpt_oss" else cos.shape[-1] // 2]
@@ -113,11 +122,13 @@ def theirs(family: str, settings: dict) -> list[np.ndarray]:
 def ours(settings: dict) -> list[np.ndarray] | UserError:
     try:
         layers = import_config(settings).resolve().layers
+        for layer in layers:
+            layer.position.in_attention(16)
     except UserError as error:
         return error
     context = Context(jnp.zeros((1, 40), jnp.int32), jnp.arange(40))
     tables = []
-    for layer in layers[:1] if settings["model_type"] != "gemma3_text" else layers:
+    for layer in layers if settings["model_type"] in NESTED_FAMILIES else layers[:1]:
         cos, sin = layer.position.in_attention(16).cos_sin(context, jnp.float32)
         tables.append(np.stack([cos, sin])[..., : cos.shape[-1] // 2])
     return tables
@@ -129,20 +140,35 @@ def compare(family: str, styles: dict) -> None:
     for (style, write), (name, entry) in itertools.product(styles.items(), ENTRIES.items()):
         if style == "old-neox" and family != "gpt_neox":
             continue
-        settings, case = settings_of(family, write(dict(entry))), f"{family} {style} {name}"
+        settings, case = settings_of(family, write(sized(entry, SHARES.get(family, 1)))), f"{family} {style} {name}"
+        if family == "olmo3":
+            settings.pop("rope_local_base_freq", None)
         tables = ours(settings)
         if isinstance(tables, UserError):
-            assert tables.path[0] in ("rope_parameters", "rope_scaling"), case
+            assert tables.path[0] in ("rope_parameters", "rope_scaling", "position"), case
             continue
         expected = theirs(family, settings)
         for ours_table, theirs_table in zip(tables, expected, strict=True):
             np.testing.assert_allclose(ours_table, theirs_table, atol=3e-5, err_msg=case)
         read.add(name)
-    refused = {name for name, entry in ENTRIES.items() if entry.get("rope_type") in REFUSED}
+    kinds = PHI3 if family == "phi3" else None
+    refused = {
+        name
+        for name, entry in ENTRIES.items()
+        if entry.get("rope_type") in REFUSED or (kinds and entry.get("rope_type", "default") not in kinds)
+    }
     assert read >= {*ENTRIES} - refused - {"yarn-no-factor"}, family
 
 
-REFUSED = ("dynamic", "longrope", "proportional", "su")
+REFUSED = ("proportional", "su")
+PHI3 = ("default", "longrope")
+SHARES = {"gpt_neox": 0.25, "phi": 0.5, "stablelm": 0.25}
+"""The share of a head that an architecture rotates by default."""
+
+
+def sized(entry: dict, share: float) -> dict:
+    """Return an entry with a number for each rotated pair."""
+    return {key: value[: int(8 * share)] if isinstance(value, list) else value for key, value in entry.items()}
 
 
 @pytest.mark.parametrize("family", by_default(FLAT, "llama"))
@@ -150,5 +176,6 @@ def test_settings_that_all_layers_share(family):
     compare(family, STYLES)
 
 
-def test_settings_of_each_type_of_layer():
-    compare("gemma3_text", NESTED)
+@pytest.mark.parametrize("family", by_default(NESTED_FAMILIES, "gemma3_text"))
+def test_settings_of_each_type_of_layer(family):
+    compare(family, NESTED)

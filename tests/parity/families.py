@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -17,7 +16,6 @@ from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import root_key
 from taetpu.interop.families import FAMILIES, Family
 from taetpu.interop.huggingface import read_parameters
-from taetpu.interop.layouts import LINEAR, Rule
 from taetpu.nn.lm import ModelConfig, build_model
 from taetpu.nn.named_arrays import with_parameters
 from taetpu.nn.position import alibi_slopes, t5_bucket
@@ -87,43 +85,40 @@ def sequential() -> Both:
     return gpt_neox(parallel=False)
 
 
-MATRICES = {
-    "mixer.wq": "attn.q_proj", "mixer.wk": "attn.k_proj", "mixer.wv": "attn.v_proj", "mixer.wo": "attn.out_proj",
-    "ffn.up": "mlp.fc_in", "ffn.down": "mlp.fc_out",
-}  # fmt: skip
-VECTORS = {
-    "ffn.up_bias": "mlp.fc_in.bias", "ffn.down_bias": "mlp.fc_out.bias",
-    "mixer_norm.weight": "ln_1.weight", "mixer_norm.bias": "ln_1.bias",
-}  # fmt: skip
-GPTJ = replace(
-    FAMILIES["gpt2"],
-    rules=(
-        *(
-            Rule(f"transformer.h.{{i}}.{theirs}.weight", f"layers.{{i}}.{ours}", LINEAR)
-            for ours, theirs in MATRICES.items()
-        ),
-        *(Rule(f"transformer.h.{{i}}.{theirs}", f"layers.{{i}}.{ours}") for ours, theirs in VECTORS.items()),
-        Rule("transformer.wte.weight", "embedding.weight"),
-        Rule("transformer.ln_f.weight", "norm.weight"),
-        Rule("transformer.ln_f.bias", "norm.bias"),
-        Rule("lm_head.weight", "embedding.unembed", LINEAR),
-    ),
-)
-
-
 @parity("order/parallel", "transformers.GPTJForCausalLM")
 def one_norm() -> Both:
-    """The reference has biases in the ffn and at the output only; ours are 0 in attention, and its last one is 0."""
+    """The reference has biases in the ffn and of the logits only."""
     model, have = reference("GPTJ", n_inner=24, rotary_dim=DIM // HEADS, tie_word_embeddings=False)
-    with torch.no_grad():
-        model.lm_head.bias.zero_()
     settings = {
-        "mixer": {**ATTENTION, "bias": False}, "norm": "layer", "embedding": "untied", "bias": True,
-        "ffn": {"kind": "gelu-tanh", "hidden": 24}, "order": "parallel",
+        "mixer": {**ATTENTION, "bias": False}, "norm": "layer", "embedding": {"kind": "untied", "bias": True},
+        "bias": True, "ffn": {"kind": "gelu-tanh", "hidden": 24}, "order": "parallel",
         "position": {"kind": "rope", "pairs": "interleaved"},
     }  # fmt: skip
-    del have["lm_head.bias"]
-    return logits(model, settings, have, GPTJ)
+    return logits(model, settings, have, "gptj")
+
+
+def granite() -> Both:
+    """All factors differ from 1."""
+    model, have = reference(
+        "Granite", intermediate_size=24, embedding_multiplier=3.0, attention_multiplier=0.3, residual_multiplier=0.4,
+        logits_scaling=2.5,
+    )  # fmt: skip
+    settings = {
+        "mixer": {**ATTENTION, "scale": 0.3}, "embedding": "untied", "ffn": {"kind": "swiglu", "hidden": 24},
+        "stem": {"kind": "scale", "factor": 3.0}, "residual": {"kind": "scale", "factor": 0.4},
+        "logits": {"kind": "scale", "factor": 0.4},
+    }  # fmt: skip
+    return logits(model, settings, have, "granite")
+
+
+@parity("residual/scale", "transformers.GraniteForCausalLM")
+def scaled_branches() -> Both:
+    return granite()
+
+
+@parity("logits/scale", "transformers.GraniteForCausalLM")
+def scaled_logits() -> Both:
+    return granite()
 
 
 # --- placements of norms, windows and caps ----------------------------------------------------------------------------

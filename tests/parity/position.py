@@ -11,6 +11,7 @@ from tests.parity.registry import parity
 from taetpu.core.config_parsing import build_component
 from taetpu.core.keys import root_key
 from taetpu.nn.common import AttentionDims
+from taetpu.nn.rope_scaling import ByLength
 
 HEAD_DIM = 16
 Q, K = stream(2, 4, SEQ, HEAD_DIM), stream(2, 4, SEQ, HEAD_DIM, seed=3)
@@ -71,6 +72,7 @@ def scaled(kind: str, theirs: dict[str, Any], seq_len: int | None = None, **sett
 
     size = 32
     module = build_component("rope_scaling", {"kind": kind, **settings}).init()
+    module = module.at_length(seq_len) if isinstance(module, ByLength) else module
     frequencies, factor = module(100.0 ** -(jnp.arange(0, size, 2) / size), jnp.asarray(100.0))
     rope = {"rope_theta": 100.0, **theirs}
     config = LlamaConfig(head_dim=size, max_position_embeddings=64, rope_parameters=rope)
@@ -110,6 +112,28 @@ def llama3():
     theirs = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 256}
     theirs |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
     return scaled("llama3", theirs, original_seq_len=256)
+
+
+@parity("rope_scaling/dynamic", UTILS)
+def dynamic():
+    return scaled("dynamic", {"rope_type": "dynamic", "factor": 3.0}, 160, original_seq_len=64, factor=3.0)
+
+
+def long_rope(seq_len: int) -> tuple[Any, Any]:
+    """Return our frequencies of a sequence of this length, and those of transformers."""
+    factors = {"short_factor": np.linspace(1, 2, 16).tolist(), "long_factor": np.linspace(2, 9, 16).tolist()}
+    theirs = {"rope_type": "longrope", "original_max_position_embeddings": 32, "attention_factor": 1.3, **factors}
+    return scaled("longrope", theirs, seq_len, original_seq_len=32, attention_factor=1.3, **factors)
+
+
+@parity("rope_scaling/longrope", UTILS, "short")
+def long_rope_short():
+    return long_rope(32)
+
+
+@parity("rope_scaling/longrope", UTILS, "long")
+def long_rope_long():
+    return long_rope(33)
 
 
 @parity("position/xpos", "x_transformers.x_transformers.RotaryEmbedding")

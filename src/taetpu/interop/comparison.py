@@ -48,7 +48,9 @@ class Difference:
     def adds_bias(self) -> bool:
         """Whether the second model has biases that the first lacks, so that zeros give the same results."""
         last = self.path.rpartition(".")[2] == "bias"
-        return last and (self.ours, self.theirs) in ((False, True), (False, "qkv"), ("qkv", True))
+        if self.ours is False:
+            return last and self.theirs in (True, "qkv", "out")
+        return last and self.ours in ("qkv", "out") and self.theirs is True
 
 
 class Comparable:
@@ -134,6 +136,9 @@ def _explicit(layer: dict[str, Any], config: LMConfig, mask: MaskConfig | None, 
         elif layer["mixer.mask.kind"] == "window" and layer["mixer.mask.width"] is None:
             layer = {path: value for path, value in layer.items() if not path.startswith("mixer.mask.")}
             layer["mixer.mask.kind"] = "causal"
+    if layer["mixer.kind"] == "mamba2":
+        layer["mixer.head_dim"] = layer["mixer.head_dim"] or math.gcd(layer["mixer.expand"] * config.dim, 64)
+        layer.pop("mixer.chunk")
     scaling = layer.get("position.scaling.kind")
     if scaling == "yarn" and layer["position.scaling.attention_factor"] is None:
         layer["position.scaling.attention_factor"] = yarn_attention_factor(layer["position.scaling.factor"])

@@ -15,9 +15,9 @@ from taetpu.core.output_files import write_new_folder
 from taetpu.data.tokenizers import Tokenizer
 from taetpu.interop.families import Settings
 from taetpu.interop.families.base import SpecialTokens
-from taetpu.interop.weights import WEIGHTS, Tensors, write_tensors
+from taetpu.interop.weights import CONVERT_NANOGPT, WEIGHTS, Tensors, write_tensors
 
-CONFIG = "config.json"
+CONFIG, NANOGPT = "config.json", "ckpt.pt"
 TOKENIZER, TOKENIZER_CONFIG, GENERATION = "tokenizer.json", "tokenizer_config.json", "generation_config.json"
 SPECIAL_TOKENS = tuple(SpecialTokens.model_fields)
 """The settings with the numbers of the tokens that begin, end and fill up texts."""
@@ -29,6 +29,9 @@ def read_config(folder: Path) -> Settings:
     Raises:
         UserError: If it is missing or not a JSON object.
     """
+    if is_missing(folder / CONFIG) and not is_missing(folder / NANOGPT):
+        problem = f"the weights are in {NANOGPT}, a pickle, which could execute any code and is never read"
+        raise UserError(problem, file=folder, remedy=CONVERT_NANOGPT)
     return read_object(folder / CONFIG, f"Use a folder with {CONFIG} and {WEIGHTS}.")
 
 

@@ -22,7 +22,7 @@ from taetpu.core.output_files import check_new_folder
 from taetpu.data.tokenizers import Tokenizer
 from taetpu.interop.blank import blank_model
 from taetpu.interop.comparison import Comparable, Difference
-from taetpu.interop.families import FAMILIES, Family, Settings, TextModel, find_text_model
+from taetpu.interop.families import COMMON, FAMILIES, Family, Settings, TextModel, find_text_model
 from taetpu.interop.families.base import DEFAULT_LENGTH, SpecialTokens, complete_settings
 from taetpu.interop.files import (
     CONFIG,
@@ -32,6 +32,7 @@ from taetpu.interop.files import (
     write_model,
 )
 from taetpu.interop.layouts import Conversion, expand_rules
+from taetpu.interop.peft import read_adapter
 from taetpu.interop.tokenizer_files import read_tokenizer
 from taetpu.interop.weights import Tensors, read_tensors, to_float32, warn_of_not_finite
 from taetpu.nn.edited import check_unedited
@@ -151,19 +152,37 @@ def read_parameters(family: Family, tensors: Tensors, model: LM, config: LMConfi
     """
     left = _main_names(family, tensors)
     shapes = parameter_shapes(model)
-    heads = num_heads(config)
+    head_dim = width_of_heads(config)
     parameters: dict[str, np.ndarray] = {}
     for rule in expand_rules(family.rules, len(config.layers)):
         if rule.ours[0] in shapes:
-            if rule.theirs not in left:
-                raise _missing_tensor(family, rule.theirs, left)
-            parameters |= _read_tensor(rule, left.pop(rule.theirs), shapes, heads)
+            parameters |= _read_tensor(rule, _take(family, rule, left, shapes), shapes, head_dim)
     _check_tied_head(family, left, parameters)
     if left:
         problem = f"{len(left)} tensors do not belong to this {family.model_type} model, e.g. {min(left)!r}"
         remedy = "Remove these tensors, or use the `config.json` of the model that contains them."
         raise UserError(problem, remedy=remedy)
     return parameters
+
+
+def _take(
+    family: Family, rule: Conversion, left: dict[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]
+) -> np.ndarray:
+    """Remove and return the tensor of a rule, or that which joins the tensors of all experts.
+
+    Raises:
+        UserError: If a tensor is missing, or those of two experts have different shapes.
+    """
+    names = rule.names(shapes[rule.ours[0]])
+    for name in names:
+        if name not in left:
+            raise _missing_tensor(family, name, left)
+    tensors = [left.pop(name) for name in names]
+    for name, tensor in zip(names, tensors, strict=True):
+        if tensor.shape != tensors[0].shape:
+            problem = f"tensor {name!r} has shape {tensor.shape}, and {names[0]!r} has {tensors[0].shape}"
+            raise UserError(problem, remedy="Use the tensors of one model.")
+    return tensors[0] if names == [rule.theirs] else np.stack(tensors)
 
 
 def _main_names(family: Family, tensors: Tensors) -> dict[str, np.ndarray]:
@@ -198,26 +217,26 @@ def parameter_shapes(model: LM) -> dict[str, tuple[int, ...]]:
     return {name: tuple(array.shape) for name, array in jax.eval_shape(named_parameters, model).items()}
 
 
-def num_heads(config: LMConfig) -> int:
-    """Return the number of query heads of the first layer; 1 if its mixer has no heads."""
+def width_of_heads(config: LMConfig) -> int:
+    """Return the width of a head of the first layer; 1 if its mixer has no heads."""
     heads = config.layers[0].typed_mixer.heads(config.dims(0, 0))
-    return 1 if heads is None else heads.num_heads
+    return 1 if heads is None else heads.head_dim
 
 
 def _read_tensor(
-    rule: Conversion, tensor: np.ndarray, shapes: Mapping[str, tuple[int, ...]], heads: int
+    rule: Conversion, tensor: np.ndarray, shapes: Mapping[str, tuple[int, ...]], head_dim: int
 ) -> dict[str, np.ndarray]:
     """Return the parameters in a tensor, by logical name."""
     expected = [shapes[name] for name in rule.ours]
     try:
-        parts = rule.layout.read(to_float32(rule.theirs, tensor), len(rule.ours), heads)
+        parts = rule.layout.read(to_float32(rule.theirs, tensor), expected, head_dim)
     except ValueError:
         parts = []
     if [part.shape for part in parts] != expected:
         problem = f"tensor {rule.theirs!r} has shape {tensor.shape}"
         if sum(map(math.prod, expected)) <= LARGEST_SHOWN:
             empty = [np.broadcast_to(np.float32(0), shape) for shape in expected]
-            problem += f", not {rule.layout.write(empty, heads).shape}"
+            problem += f", not {rule.layout.write(empty, head_dim).shape}"
         else:
             problem += f", which does not hold parameters of shape {' and '.join(map(str, expected))}"
         raise UserError(problem, remedy="Use the config.json of the model that contains the tensor.")
@@ -315,9 +334,12 @@ class _Candidate:
 
 
 def _closest_family(config: LMConfig, model: LM, seq_len: int) -> _Candidate:
-    """Return the first architecture that supports a model, or else the one with the fewest unsupported settings."""
+    """Return the first architecture that supports a model, or else the one with the fewest unsupported settings.
+
+    Of the architectures in `COMMON`, and else of the others, one that adds the fewest biases is preferred.
+    """
     candidates = [_candidate(name, config, model, seq_len) for name in FAMILIES]
-    return min(candidates, key=lambda candidate: (len(candidate.differences), candidate.zeros))
+    return min(candidates, key=lambda made: (len(made.differences), made.family not in COMMON, made.zeros))
 
 
 def _candidate(name: str, config: LMConfig, model: LM, seq_len: int) -> _Candidate:
@@ -335,7 +357,7 @@ def _candidate(name: str, config: LMConfig, model: LM, seq_len: int) -> _Candida
     sizes = {"vocab_size": vocab_size, "seq_len": positions, "dropout": config.dropout}
     settings = family.write(ours.exported(**sizes))
     if (std := getattr(config.init, "std", None)) is not None:
-        settings["initializer_range"] = std
+        settings[family.std] = std
     again = load_config(ModelConfig, family.read(complete_settings(family, settings))).resolve()
     differences = ours.differences(Comparable(again))
     unsupported = [difference for difference in differences if not difference.adds_bias]
@@ -345,13 +367,16 @@ def _candidate(name: str, config: LMConfig, model: LM, seq_len: int) -> _Candida
 def _write_tensors(chosen: _Candidate, config: LMConfig, model: LM) -> dict[str, np.ndarray]:
     """Return the tensors of a model. Biases that the architecture requires and the model lacks are zeros."""
     have = named_parameters(model)
-    vocab_size, heads = have["embedding.weight"].shape[0], num_heads(config)
+    vocab_size, head_dim = have["embedding.weight"].shape[0], width_of_heads(config)
     expected = parameter_shapes(blank_model(chosen.config, vocab_size, chosen.settings[chosen.family.seq_len]))
     tensors: dict[str, np.ndarray] = {}
     for rule in expand_rules(chosen.family.rules, len(config.layers)):
         if rule.ours[0] in expected:
             parts = [np.asarray(have.get(name, np.zeros(expected[name])), np.float32) for name in rule.ours]
-            tensors[rule.theirs] = np.ascontiguousarray(rule.layout.write(parts, heads))
+            tensor = rule.layout.write(parts, head_dim)
+            names = [chosen.family.spell(chosen.settings, name) for name in rule.names(parts[0].shape)]
+            several = tensor if "{e}" in rule.theirs else [tensor]
+            tensors |= {name: np.ascontiguousarray(part) for name, part in zip(names, several, strict=True)}
     return tensors
 
 
@@ -376,26 +401,31 @@ def import_folder(path: str | Path, *, tokenizer: bool = True) -> ImportedModel:
     """Load a Hugging Face model from a folder, with its tokenizer.
 
     Args:
-        path: The model's folder.
+        path: The model's folder, or that of a LoRA adapter of PEFT, which is added to the weights of its base model.
         tokenizer: Whether the tokenizer is read.
 
     Raises:
         UserError: As `load_folder`; also if the tokenizer is damaged or in files that are not read.
     """
     folder = Path(path)
-    config = read_config(folder)
+    adapter = read_adapter(folder)
+    base = folder if adapter is None else adapter.base
+    config = read_config(base)
     try:
         text, made = _blank_import(config)
     except UserError as error:
-        raise error.within(file=folder / CONFIG) from None
-    tensors, place = read_tensors(folder, text.ignored)
+        raise error.within(file=base / CONFIG) from None
+    tensors, place = read_tensors(base, text.ignored)
+    if adapter is not None:
+        tensors = adapter.merge(tensors, text.family.rename, transposed=text.family.model_type == "gpt2")
     try:
         made = _with_tensors(made, text, tensors)
     except UserError as error:
-        raise error.within(file=folder / CONFIG if error.path else place) from None
-    special = {**made.special_tokens, **read_generation_tokens(folder)}
+        raise error.within(file=base / CONFIG if error.path else place) from None
+    special = {**made.special_tokens, **read_generation_tokens(base)}
     _warn_of_absent_end(special.get("eos_token_id"), made.vocab_size)
-    return replace(made, tokenizer=read_tokenizer(folder) if tokenizer else None, special_tokens=special)
+    stored = (read_tokenizer(folder) or read_tokenizer(base)) if tokenizer else None
+    return replace(made, tokenizer=stored, special_tokens=special)
 
 
 def _warn_of_absent_end(end: int | list[int] | None, vocab_size: int) -> None:

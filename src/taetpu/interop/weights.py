@@ -30,6 +30,12 @@ PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 CONVERT = (
     "Convert it in an environment that you trust: AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(NEW)."
 )
+CONVERT_NANOGPT = (
+    'To convert a checkpoint of nanoGPT, run in its folder: python -c "import json, torch; '
+    "from safetensors.torch import save_file; c = torch.load('ckpt.pt', map_location='cpu', weights_only=True); "
+    "save_file({k: v.clone() for k, v in c['model'].items()}, 'model.safetensors'); "
+    "json.dump({'model_type': 'nanogpt', **c['model_args']}, open('config.json', 'w'))\""
+)
 FLOAT8 = {"F8_E4M3": ml_dtypes.float8_e4m3fn, "F8_E5M2": ml_dtypes.float8_e5m2}
 """The dtypes of 8 bits that are read, by their name in a file. The library of safetensors does not read them."""
 DTYPES = {"F16", "F32", "F64", "BF16", *FLOAT8}
@@ -49,12 +55,12 @@ def read_tensors(folder: Path, ignored: str = "(?!)") -> tuple[Tensors, Path]:
     """
     weights, index = folder / WEIGHTS, folder / INDEX
     if is_missing(index):
-        return _read_safetensors(weights, ignored), weights
+        return read_safetensors(weights, ignored), weights
     files = read_index(index)
     shards = sorted({*files.values()})
     if not is_missing(weights) and shards != [WEIGHTS]:
         if all(is_missing(folder / shard) for shard in shards):
-            return _read_safetensors(weights, ignored), weights  # the index is from another version of the model
+            return read_safetensors(weights, ignored), weights  # the index is from another version of the model
         problem = f"the weights are stored twice: in {WEIGHTS} and in the files of {INDEX}"
         raise UserError(problem, file=folder, remedy=f"Remove {WEIGHTS} or {INDEX}.")
     tensors: dict[str, np.ndarray] = {}
@@ -62,7 +68,7 @@ def read_tensors(folder: Path, ignored: str = "(?!)") -> tuple[Tensors, Path]:
         if is_missing(folder / shard):
             problem = f"the shard {shard!r} is missing, which the index names"
             raise UserError(problem, file=index, remedy="Copy or download the shard.")
-        part = _read_safetensors(folder / shard, ignored)
+        part = read_safetensors(folder / shard, ignored)
         for name in part:
             _check_place(name, shard, files.get(name), index)
         tensors |= part
@@ -107,7 +113,12 @@ def read_index(index: Path) -> dict[str, str]:
     return files.weight_map
 
 
-def _read_safetensors(file: Path, ignored: str) -> dict[str, np.ndarray]:
+def read_safetensors(file: Path, ignored: str = "(?!)") -> dict[str, np.ndarray]:
+    """Return the tensors in a file by name, without those that match a pattern.
+
+    Raises:
+        UserError: If the file is missing or damaged, or a tensor has a dtype that is not read.
+    """
     if is_missing(file):
         raise _missing_weights(file)
     check_regular(file, RESTORE)

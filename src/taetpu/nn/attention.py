@@ -1,5 +1,6 @@
 """Slot `mixer`: the branch that mixes information between positions."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -27,6 +28,7 @@ from taetpu.nn.values import NoValues
 Stream = Float[Array, "batch seq dim"]
 Heads = Float[Array, "batch head seq head_dim"]
 ATTENTION_SLOTS = ("mask", "qk_norm", "values", "scores", "normalizer", "gate")
+BIASES: Mapping[Any, tuple[bool, bool]] = {"qkv": (True, False), "out": (False, True)}
 HeadCount = Annotated[int, Field(gt=0, le=2**12)]
 
 
@@ -75,8 +77,9 @@ class AttentionConfig(MixerConfig):
     """Factor by which scores are multiplied; `none`: head_dim^-0.5; `1/head_dim` for muP."""
     scores: Annotated[Any, SlotMark("scores")] = NoScores()
     """Change of the scores before the softmax."""
-    bias: bool | Literal["qkv"] | None = None
-    """Whether projections have biases; `qkv`: all but the output projection; `none`: as `model.bias`."""
+    bias: bool | Literal["qkv", "out"] | None = None
+    """Whether projections have biases; `qkv`: all but the output projection; `out`: the output projection alone;
+    `none`: as `model.bias`."""
     causal: bool = True
     """False is short for `mask: full`; the task determines the allowed value."""
     mask: Annotated[Any, SlotMark("mask")] = CausalConfig()
@@ -154,7 +157,7 @@ class AttentionConfig(MixerConfig):
         """Build the module at the given sizes."""
         heads: AttentionDims = self.heads(dims)
         mask: Any = self.effective_mask
-        bias, out_bias = (True, False) if self.bias == "qkv" else (self.bias, self.bias)
+        bias, out_bias = BIASES.get(self.bias, (self.bias, self.bias))
         inner, inner_kv = heads.num_heads * heads.head_dim, heads.num_kv_heads * heads.head_dim
         dropped: Any = self.drop_heads
         return Attention(

@@ -89,11 +89,15 @@ class UntiedConfig(Component):
     Source: Chung et al. 2021, "Rethinking Embedding Coupling in Pre-trained Language Models", arXiv 2010.12821.
     """
 
+    bias: bool = False
+    """Whether a bias is added to the logits, as in GPT-J; `model.bias` does not act here."""
+
     def init(self, dims: Dims, *, key: Key) -> "Untied":
         """Build the module at the given sizes."""
         return Untied(
             weight=dims.weight(named(key, "weight"), dims.input_size, dims.dim, role="embedding"),
             unembed=dims.weight(named(key, "unembed"), dims.dim, dims.output_size, role="unembedding"),
+            bias=jnp.zeros(dims.output_size) if self.bias else None,
         )
 
 
@@ -102,6 +106,7 @@ class Untied(eqx.Module):
 
     weight: Float[Array, "vocab dim"]
     unembed: Float[Array, "dim outputs"]
+    bias: Float[Array, " outputs"] | None = None
 
     def encode(self, tokens: Inputs) -> Float[Array, "batch seq dim"]:
         """Return the embeddings of tokens or of real inputs."""
@@ -109,7 +114,7 @@ class Untied(eqx.Module):
 
     def decode(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq outputs"]:
         """Return the logits in float32."""
-        return project(x, self.unembed, out=jnp.float32)
+        return project(x, self.unembed, self.bias, out=jnp.float32)
 
 
 @register("embedding", "factorised")

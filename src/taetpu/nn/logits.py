@@ -38,6 +38,24 @@ class LogitCapConfig(Component):
         return Softcap(Fixed(self.cap))
 
 
+@register("logits", "scale")
+class LogitScaleConfig(Component):
+    """Logits times `factor`. IBM 2024 (Granite 3.0).
+
+    Source: IBM Granite Team 2024, "Granite 3.0 Language Models".
+    Reference: transformers.GraniteForCausalLM.
+    """
+
+    example: ClassVar = {"factor": 0.125}
+
+    factor: Annotated[PositiveFloat, Traced()]
+    """Factor on the logits."""
+
+    def init(self, dims: Dims, *, key: Key) -> "Scaled":
+        """Build the module at the given sizes."""
+        return Scaled(Fixed(self.factor))
+
+
 @register("logits", "mup")
 class MuPLogits(Component):
     """Logits times base_dim / dim, so that their size does not grow with the width. Yang et al. 2022 (table 8).

@@ -27,6 +27,20 @@ class RopeScalingConfig(Component):
         """Build the module."""
         raise NotImplementedError
 
+    def check_pairs(self, pairs: int) -> None:
+        """Raise `UserError` if the frequencies of so many pairs cannot be changed."""
+
+
+class ByLength(eqx.Module):
+    """Base of scalings that depend on the length of sequences: that of the arrays, with a cache that of the cache.
+
+    So all tokens of a text that is generated with a cache have the same frequencies.
+    """
+
+    def at_length(self, length: int) -> Any:
+        """Return the module `(frequencies, base) -> (frequencies, factor)` for a length, or None."""
+        raise NotImplementedError
+
 
 @register("rope_scaling", "none")
 class NoScaling(RopeScalingConfig):
@@ -86,6 +100,102 @@ class NTKScaling(LinearScaling):
         """Return the frequencies, and no factor on queries and keys."""
         half = len(frequencies)
         return frequencies * self.factor.value ** (-jnp.arange(half) / max(half - 1, 1)), None
+
+
+@register("rope_scaling", "dynamic")
+class DynamicScalingConfig(RopeScalingConfig):
+    """`ntk` with factor * L / original_seq_len - factor + 1 for a length L above `original_seq_len`. emozilla 2023.
+
+    Shorter sequences have unchanged frequencies. L is the length of the arrays, or of the cache.
+
+    Source: Peng et al. 2023, "YaRN: Efficient Context Window Extension of Large Language Models", arXiv 2309.00071.
+    Reference: transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS.
+    """
+
+    example: ClassVar = {"original_seq_len": 4}
+
+    original_seq_len: PositiveInt
+    """The length of sequences in the earlier training."""
+    factor: Factor = 4.0
+    """The slope of the factor of `ntk` in L / original_seq_len."""
+
+    def init(self) -> "DynamicScaling":
+        """Build the module."""
+        return DynamicScaling(Fixed(self.factor), self.original_seq_len)
+
+
+class DynamicScaling(ByLength):
+    """The frequencies of a base that grows with the length."""
+
+    factor: Fixed
+    original_seq_len: int = eqx.field(static=True)
+
+    def at_length(self, length: int) -> NTKScaling | None:
+        """Return the scaling for a length; None if it changes nothing."""
+        if length <= self.original_seq_len:
+            return None
+        return NTKScaling(Fixed(1 + self.factor.value * (length / self.original_seq_len - 1)))
+
+
+Factors = Annotated[tuple[PositiveFloat, ...], Field(min_length=1)]
+
+
+@register("rope_scaling", "longrope")
+class LongRopeConfig(RopeScalingConfig):
+    """f / s for each frequency f, with other numbers s above `original_seq_len`. Ding et al. 2024 (LongRoPE), Phi 3.
+
+    The length is that of the arrays, or of the cache.
+
+    Source: Ding et al. 2024, "LongRoPE: Extending LLM Context Window Beyond 2 Million Tokens", arXiv 2402.13753.
+    Reference: transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS.
+    """
+
+    example: ClassVar = {"original_seq_len": 4, "short_factor": [1.0], "long_factor": [4.0]}
+
+    original_seq_len: PositiveInt
+    """The length of sequences in the earlier training."""
+    short_factor: Factors
+    """Numbers by which the frequencies of sequences up to `original_seq_len` are divided: one for each pair, or one."""
+    long_factor: Factors
+    """The same for longer sequences."""
+    attention_factor: Annotated[PositiveFloat, Traced()] = 1.0
+    """Factor on cos and sin; sqrt(1 + ln(r) / ln(original_seq_len)) in Phi 3, for lengths of r `original_seq_len`."""
+
+    def check_pairs(self, pairs: int) -> None:
+        """Raise `UserError` unless there is a factor for each pair, or one for all."""
+        for name in ("short_factor", "long_factor"):
+            if (number := len(getattr(self, name))) not in (1, pairs):
+                problem = f"{name} has {number} numbers, but {pairs} pairs of a head are rotated"
+                raise UserError(problem, path=("position", "scaling", name), remedy=f"Use {pairs} numbers, or one.")
+
+    def init(self) -> "LongRope":
+        """Build the module."""
+        attention, short, long = (Fixed(x) for x in (self.attention_factor, self.short_factor, self.long_factor))
+        return LongRope(short, long, attention, self.original_seq_len)
+
+
+class LongRope(ByLength):
+    """Frequencies divided by numbers for short or long sequences."""
+
+    short: Fixed
+    long: Fixed
+    attention_factor: Fixed
+    original_seq_len: int = eqx.field(static=True)
+
+    def at_length(self, length: int) -> "Divided":
+        """Return the scaling for a length."""
+        return Divided(self.short if length <= self.original_seq_len else self.long, self.attention_factor)
+
+
+class Divided(eqx.Module):
+    """Frequencies divided by a number for each."""
+
+    factors: Fixed
+    attention_factor: Fixed
+
+    def __call__(self, frequencies: Frequencies, base: Array) -> tuple[Frequencies, Any]:
+        """Return the frequencies, and the factor on queries and keys."""
+        return frequencies / self.factors.value, self.attention_factor.value
 
 
 @register("rope_scaling", "yarn")

@@ -91,6 +91,8 @@ class Family:
         choices: The values of taetpu's settings that the architecture supports, by dotted path, for error messages.
         seq_len: The setting with the maximum sequence length.
         head: The name of the tensor with the output embedding.
+        spell: A function that returns the name of a tensor in a model with some settings, from its name in `rules`.
+        std: The setting with the standard deviation of initial weights.
     """
 
     model_type: str
@@ -109,12 +111,19 @@ class Family:
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     seq_len: str = "max_position_embeddings"
     head: str = "lm_head.weight"
+    spell: Callable[[Settings, str], str] = lambda settings, name: name
+    std: str = "initializer_range"
 
     def rename(self, name: str) -> str:
-        """Return the name of a tensor as in `rules`."""
+        """Return the name of a tensor as in `rules`.
+
+        torch puts `module.` before the names of a model in DataParallel, and `_orig_mod.` before those of a compiled
+        model.
+        """
+        name = re.sub(r"^((module|_orig_mod)\.)+", "", name)
         for pattern, replacement in self.renamed:
             name = re.sub(pattern, replacement, name)
-        return name if name == self.head or name.startswith(self.prefix) else self.prefix + name
+        return name if name.startswith((self.head.removesuffix("weight"), self.prefix)) else self.prefix + name
 
 
 HARMLESS = frozenset(

@@ -10,13 +10,12 @@ is not read.
 Source: modeling_gemma.py, modeling_gemma2.py, modeling_gemma3.py and their configurations in transformers.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from pydantic import PositiveFloat
 
 from taetpu.core.errors import UserError
-from taetpu.interop.families.base import DEFAULT_LENGTH, Count, Exported, Family, NotNegative, Settings, TokenNumbers
+from taetpu.interop.families.base import Count, Exported, Family, NotNegative, Settings, TokenNumbers
 from taetpu.interop.families.llama import (
     CHOICES,
     PRE_NORMS,
@@ -26,7 +25,7 @@ from taetpu.interop.families.llama import (
     read_common,
     write_common,
 )
-from taetpu.interop.families.rope import RopeReader, write_rope
+from taetpu.interop.families.rope import read_positions_by_type, write_positions_by_type
 from taetpu.interop.families.windows import (
     FULL,
     SLIDING,
@@ -203,49 +202,23 @@ def read_gemma3(config: Settings) -> dict[str, Any]:
     made = _with_caps(read_gemma_common(plain, "hidden_activation", "sandwich"), config)
     made["mixer"]["qk_norm"] = {"kind": "rms", "weight": "unit-offset", "eps": config["rms_norm_eps"]}
     types = read_layer_types(config, every_nth_full(config["num_hidden_layers"], config["sliding_window_pattern"]))
-    return with_positions(with_windows(made, types, config["sliding_window"]), types, _read_positions(config))
-
-
-def _read_positions(config: Settings) -> dict[str, dict[str, Any]]:
-    """Return the position of each type of layer. `rope_scaling` is added to the parameters of full layers."""
-    bases = {FULL: config["rope_theta"], SLIDING: config["rope_local_base_freq"]}
-    nested = config["rope_parameters"] or {}
-    for name, entry in nested.items():
-        if name not in bases or not isinstance(entry, Mapping | None):
-            problem = f"{name!r} is not a type of layer" if name not in bases else f"{entry!r} is not a mapping"
-            remedy = f"Write {{{FULL}: {{...}}, {SLIDING}: {{...}}}}."
-            raise UserError(problem, path=("rope_parameters", name), remedy=remedy)
-    entries = {name: nested.get(name) or {"rope_type": "default"} for name in bases}
-    entries[FULL] = {**entries[FULL], **(config["rope_scaling"] or {})}
-    length = config["max_position_embeddings"] or DEFAULT_LENGTH
-    share = config["partial_rotary_factor"]
-    return {
-        kind: RopeReader(BASES[kind]).read_entry(
-            entries[kind],
-            ("rope_scaling",) if kind == FULL and config["rope_scaling"] else ("rope_parameters", kind),
-            {"rope_theta": base, "partial_rotary_factor": share},
-            length,
-            truncate=True,
-        )
-        for kind, base in bases.items()
-    }
+    positions = read_positions_by_type(
+        config, BASES, {FULL: config["rope_theta"], SLIDING: config["rope_local_base_freq"]}
+    )
+    return with_positions(with_windows(made, types, config["sliding_window"]), types, positions)
 
 
 def write_gemma3(ours: Exported) -> dict[str, Any]:
     """Convert the settings of a model to Gemma 3 settings, for current and earlier versions of transformers."""
     made = write_gemma2(ours)
-    by_type = {kind: layer for layer, kind in reversed(list(zip(ours.layers, made["layer_types"], strict=True)))}
-    ropes = {kind: write_rope(by_type.get(kind, {"position.base": base})) for kind, base in BASES.items()}
-    scaled = {name: value for name, value in ropes[FULL].items() if name != "rope_theta"}
+    positions = write_positions_by_type(ours, made["layer_types"], BASES)
     made.pop("rope_scaling", None)
     return {
         **made,
+        **positions,
         "sliding_window": made["sliding_window"] or 4096,
         "attn_logit_softcapping": None,
-        "rope_parameters": ropes,
-        "rope_theta": ropes[FULL]["rope_theta"],
-        "rope_local_base_freq": ropes[SLIDING]["rope_theta"],
-        **({"rope_scaling": scaled} if scaled["rope_type"] != "default" else {}),
+        "rope_local_base_freq": positions["rope_parameters"][SLIDING]["rope_theta"],
     }
 
 

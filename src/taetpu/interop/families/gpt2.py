@@ -3,45 +3,38 @@
 The weight of Conv1D has the layout (in, out), as in taetpu. c_attn concatenates queries, keys and values. Files of
 OpenAI contain attention masks and lack the head, which is tied to the embedding.
 
-Source: modeling_gpt2.py and configuration_gpt2.py in transformers.
+In checkpoints of nanoGPT, matrices are those of torch's Linear, and the config has nanoGPT's names.
+
+Source: modeling_gpt2.py and configuration_gpt2.py in transformers; model.py in nanoGPT.
 """
 
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import Any
 
-from pydantic import Field, PositiveFloat
+from pydantic import PositiveFloat
 
-from taetpu.interop.families.base import (
-    MLPS,
-    Count,
-    Exported,
-    Family,
-    FamilySettings,
-    Settings,
-    TokenNumbers,
-    choose_name,
-    translate_choice,
-)
-from taetpu.interop.layouts import LINEAR, Rule
+from taetpu.interop.families.base import Count, Exported, Family, FamilySettings, Settings, TokenNumbers
+from taetpu.interop.families.layer_norms import GPT, GPT_ALIASES, MLP_CHOICES, SUMMARY, Rate
+from taetpu.interop.layouts import LINEAR, PLAIN, Layout, Rule, layer_rules
 
-RULES = (
-    Rule("transformer.wte.weight", "embedding.weight"),
-    Rule("transformer.wpe.weight", "position.weight"),
-    Rule("transformer.h.{i}.ln_1.weight", "layers.{i}.mixer_norm.weight"),
-    Rule("transformer.h.{i}.ln_1.bias", "layers.{i}.mixer_norm.bias"),
-    Rule("transformer.h.{i}.attn.c_attn.weight", "layers.{i}.mixer.wq layers.{i}.mixer.wk layers.{i}.mixer.wv"),
-    Rule("transformer.h.{i}.attn.c_attn.bias", "layers.{i}.mixer.bq layers.{i}.mixer.bk layers.{i}.mixer.bv"),
-    Rule("transformer.h.{i}.attn.c_proj.weight", "layers.{i}.mixer.wo"),
-    Rule("transformer.h.{i}.attn.c_proj.bias", "layers.{i}.mixer.bo"),
-    Rule("transformer.h.{i}.ln_2.weight", "layers.{i}.ffn_norm.weight"),
-    Rule("transformer.h.{i}.ln_2.bias", "layers.{i}.ffn_norm.bias"),
-    Rule("transformer.h.{i}.mlp.c_fc.weight", "layers.{i}.ffn.up"),
-    Rule("transformer.h.{i}.mlp.c_fc.bias", "layers.{i}.ffn.up_bias"),
-    Rule("transformer.h.{i}.mlp.c_proj.weight", "layers.{i}.ffn.down"),
-    Rule("transformer.h.{i}.mlp.c_proj.bias", "layers.{i}.ffn.down_bias"),
-    Rule("transformer.ln_f.weight", "norm.weight"),
-    Rule("transformer.ln_f.bias", "norm.bias"),
-    Rule("lm_head.weight", "embedding.unembed", LINEAR),
-)
+LAYER = "transformer.h.{i}"
+
+
+def gpt2_rules(layout: Layout) -> tuple[Rule, ...]:
+    """Return the rules of all tensors, in which matrices have the given layout."""
+    return (
+        Rule("transformer.wte.weight", "embedding.weight"),
+        Rule("transformer.wpe.weight", "position.weight"),
+        *layer_rules(f"{LAYER}.ln_1", "mixer_norm"),
+        *layer_rules(f"{LAYER}.attn.c_attn", "mixer.wq mixer.wk mixer.wv", layout),
+        *layer_rules(f"{LAYER}.attn.c_proj", "mixer.wo", layout),
+        *layer_rules(f"{LAYER}.ln_2", "ffn_norm"),
+        *layer_rules(f"{LAYER}.mlp.c_fc", "ffn.up", layout),
+        *layer_rules(f"{LAYER}.mlp.c_proj", "ffn.down", layout),
+        Rule("transformer.ln_f.weight", "norm.weight"),
+        Rule("transformer.ln_f.bias", "norm.bias"),
+        Rule("lm_head.weight", "embedding.unembed", LINEAR),
+    )
 
 
 class GPT2Settings(FamilySettings):
@@ -57,45 +50,31 @@ class GPT2Settings(FamilySettings):
     activation_function: str = "gelu_new"
     layer_norm_epsilon: PositiveFloat = 1e-5
     tie_word_embeddings: bool = True
-    resid_pdrop: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    resid_pdrop: Rate = 0.1
+    scale_attn_by_inverse_layer_idx: bool = False
 
 
 def read_gpt2(config: Settings) -> dict[str, Any]:
-    """Convert GPT-2 settings to the data of a `ModelConfig`.
+    """Convert GPT-2 settings to the data of a `ModelConfig`."""
+    made = {**GPT.read(config), "position": "learned"}
+    made["init"]["kind"] = "gpt2-scaled"
+    if config["scale_attn_by_inverse_layer_idx"]:
+        scales = layer_scales(config["n_embd"] // config["n_head"], config["n_layer"])
+        mixers = [{**made["mixer"], "scale": scale} for scale in scales]
+        made |= {"mixer": mixers[0], "layers": {i: {"mixer": mixer} for i, mixer in enumerate(mixers) if i}}
+    return made
 
-    The dropout rate is that of branches. The other rates act in training alone, like this one, and are not read.
-    """
-    return {
-        "dim": config["n_embd"],
-        "num_layers": config["n_layer"],
-        "mixer": {"kind": "attention", "num_heads": config["n_head"]},
-        "position": "learned",
-        "norm": {"kind": "layer", "eps": config["layer_norm_epsilon"]},
-        "ffn": {
-            "kind": translate_choice(config, "activation_function", MLPS),
-            "hidden": config["n_inner"] or 4 * config["n_embd"],
-        },
-        "embedding": "tied" if config["tie_word_embeddings"] else "untied",
-        "init": {"kind": "gpt2-scaled", "std": config["initializer_range"]},
-        "bias": True,
-        "dropout": config["resid_pdrop"],
-    }
+
+def layer_scales(head_dim: int, num_layers: int) -> list[float]:
+    """Return the scale of the scores of each layer with `scale_attn_by_inverse_layer_idx`."""
+    return [head_dim**-0.5 / (i + 1) for i in range(num_layers)]
 
 
 def write_gpt2(ours: Exported) -> dict[str, Any]:
     """Convert the settings of a model to GPT-2 settings."""
-    return {
-        "vocab_size": ours.get("vocab_size"),
-        "n_positions": ours.get("seq_len"),
-        "n_embd": ours.get("dim"),
-        "n_layer": ours.get("num_layers"),
-        "n_head": ours.get("mixer.num_heads", 1),
-        "n_inner": ours.get("ffn.hidden"),
-        "activation_function": choose_name(MLPS, ours.get("ffn.kind")),
-        "layer_norm_epsilon": ours.get("norm.eps", 1e-5),
-        "tie_word_embeddings": ours.get("embedding.kind") == "tied",
-        **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), ours.get("dropout", 0.0)),
-    }
+    scales = [layer.get("mixer.scale") for layer in ours.layers]
+    by_layer = len(scales) > 1 and scales[1] != scales[0]
+    return {**GPT.write(ours), "scale_attn_by_inverse_layer_idx": by_layer}
 
 
 GPT2 = Family(
@@ -103,34 +82,57 @@ GPT2 = Family(
     architecture="GPT2LMHeadModel",
     about="GPT-2",
     prefix="transformer.",
-    rules=RULES,
+    rules=gpt2_rules(PLAIN),
     settings=GPT2Settings,
     read=read_gpt2,
     write=write_gpt2,
-    fixed={
-        "scale_attn_weights": True,
-        "scale_attn_by_inverse_layer_idx": False,
-        "add_cross_attention": False,
-    },
+    fixed={"scale_attn_weights": True, "add_cross_attention": False},
     # reorder_and_upcast_attn changes the precision of float16 only, n_ctx equals n_positions.
-    harmless=(
-        "n_ctx",
-        "reorder_and_upcast_attn",
-        "summary_type",
-        "summary_use_proj",
-        "summary_activation",
-        "summary_proj_to_labels",
-        "summary_first_dropout",
-        "summary_last_dropout",
-        "predict_special_tokens",
-    ),
-    aliases={
-        "hidden_size": "n_embd",
-        "max_position_embeddings": "n_positions",
-        "num_attention_heads": "n_head",
-        "num_hidden_layers": "n_layer",
-    },
+    harmless=("n_ctx", "reorder_and_upcast_attn", "predict_special_tokens", *SUMMARY),
+    aliases=GPT_ALIASES,
     ignored=r"\.attn\.(bias|masked_bias)$",
-    choices={"ffn.kind": tuple(dict.fromkeys(MLPS.values()))},
+    choices=MLP_CHOICES,
     seq_len="n_positions",
 )
+
+
+# --- nanoGPT ---------------------------------------------------------------------------------------------------------
+
+
+class NanoGPTSettings(FamilySettings):
+    """The arguments of nanoGPT's model."""
+
+    n_embd: Count
+    n_layer: Count
+    n_head: Count
+    block_size: Count
+    bias: bool = True
+    dropout: Rate = 0.0
+    tie_word_embeddings: bool = True
+
+
+def read_nanogpt(config: Settings) -> dict[str, Any]:
+    """Convert the arguments of nanoGPT's model to the data of a `ModelConfig`."""
+    given = {
+        "n_inner": None,
+        "activation_function": "gelu",
+        "layer_norm_epsilon": 1e-5,
+        GPT.dropouts[0]: config["dropout"],
+    }
+    made = {**GPT.read({**config, **given}), "position": "learned", "bias": config["bias"]}
+    made["init"]["kind"] = "gpt2-scaled"
+    return made
+
+
+NANOGPT = replace(
+    GPT2,
+    model_type="nanogpt",
+    architecture="GPT",
+    about="nanoGPT",
+    rules=gpt2_rules(LINEAR),
+    settings=NanoGPTSettings,
+    read=read_nanogpt,
+    fixed={"tie_word_embeddings": True},
+    seq_len="block_size",
+)
+"""Checkpoints of nanoGPT are read; an export of such a model has the layout of GPT-2."""

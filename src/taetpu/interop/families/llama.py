@@ -24,38 +24,27 @@ from taetpu.interop.families.base import (
 )
 from taetpu.interop.families.rope import RopeReader, RopeSettings, write_plain_rope
 from taetpu.interop.families.windows import SLIDING, with_windows, write_windows
-from taetpu.interop.layouts import LINEAR, Rule
+from taetpu.interop.layouts import LINEAR, Rule, layer_rules
 
 LAYER = "model.layers.{i}"
 PRE_NORMS = {"mixer_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
 """The norms before both branches."""
 QK_NORMS = {"mixer.qk_norm.q": "self_attn.q_norm", "mixer.qk_norm.k": "self_attn.k_norm"}
 """The norms of queries and keys."""
-MLP_RULES = tuple(
-    rule
-    for name in ("gate", "up", "down")
-    for rule in (
-        Rule(f"{LAYER}.mlp.{name}_proj.weight", f"layers.{{i}}.ffn.{name}", LINEAR),
-        Rule(f"{LAYER}.mlp.{name}_proj.bias", f"layers.{{i}}.ffn.{name}_bias"),
-    )
-)
+ATTENTION_RULES = tuple(rule for x in "qkvo" for rule in layer_rules(f"{LAYER}.self_attn.{x}_proj", f"mixer.w{x}"))
+MLP_RULES = tuple(rule for x in ("gate", "up", "down") for rule in layer_rules(f"{LAYER}.mlp.{x}_proj", f"ffn.{x}"))
 
 
-def llama_rules(norms: Mapping[str, str], ffn: tuple[Rule, ...] = MLP_RULES) -> tuple[Rule, ...]:
+def llama_rules(
+    norms: Mapping[str, str], ffn: tuple[Rule, ...] = MLP_RULES, attention: tuple[Rule, ...] = ATTENTION_RULES
+) -> tuple[Rule, ...]:
     """Return the rules of an architecture that names its tensors as Llama does.
 
     Args:
         norms: The names of a layer's norms in taetpu, with those in transformers.
         ffn: The rules of the feed-forward networks.
+        attention: The rules of attention.
     """
-    attention = tuple(
-        rule
-        for x in "qkvo"
-        for rule in (
-            Rule(f"{LAYER}.self_attn.{x}_proj.weight", f"layers.{{i}}.mixer.w{x}", LINEAR),
-            Rule(f"{LAYER}.self_attn.{x}_proj.bias", f"layers.{{i}}.mixer.b{x}"),
-        )
-    )
     return (
         Rule("model.embed_tokens.weight", "embedding.weight"),
         *attention,
@@ -144,6 +133,11 @@ def write_common(ours: Exported, act: str = "hidden_act") -> dict[str, Any]:
     }
 
 
+def write_biased(ours: Exported) -> dict[str, Any]:
+    """Convert the settings of a model to those of an architecture whose attention may have biases."""
+    return {**write_common(ours), "attention_bias": ours.get("mixer.bias", False) is not False}
+
+
 CHOICES = {"ffn.kind": tuple(dict.fromkeys(GATED.values()))}
 
 
@@ -152,11 +146,8 @@ CHOICES = {"ffn.kind": tuple(dict.fromkeys(GATED.values()))}
 
 def write_llama(ours: Exported) -> dict[str, Any]:
     """Convert the settings of a model to Llama settings."""
-    biases = {name: ours.get(f"{slot}.bias", False) is not False for name, slot in LLAMA_BIASES.items()}
-    return {**write_common(ours), **biases}
+    return {**write_biased(ours), "mlp_bias": ours.get("ffn.bias", False) is not False}
 
-
-LLAMA_BIASES = {"attention_bias": "mixer", "mlp_bias": "ffn"}
 
 LLAMA = Family(
     model_type="llama",
@@ -185,12 +176,10 @@ class MistralSettings(ActivationSettings):
     sliding_window: Count | None = 4096
 
 
-def read_mistral(config: Settings) -> dict[str, Any]:
+def read_windowed(config: Settings, rope: RopeReader | None = None) -> dict[str, Any]:
     """Convert Mistral settings to the data of a `ModelConfig`. All layers have the sliding window, if there is one."""
-    made = read_common(config)
-    if config["sliding_window"] is None:
-        return made
-    return with_windows(made, [SLIDING] * config["num_hidden_layers"], config["sliding_window"])
+    types = [] if config["sliding_window"] is None else [SLIDING] * config["num_hidden_layers"]
+    return with_windows(read_common(config, rope=rope), types, config["sliding_window"])
 
 
 def write_mistral(ours: Exported) -> dict[str, Any]:
@@ -205,7 +194,7 @@ MISTRAL = Family(
     prefix="model.",
     rules=llama_rules(PRE_NORMS),
     settings=MistralSettings,
-    read=read_mistral,
+    read=read_windowed,
     write=write_mistral,
     choices=CHOICES,
 )

@@ -9,7 +9,7 @@ Source: modeling_rope_utils.py and the configurations in transformers.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import Field, PositiveFloat
@@ -17,7 +17,8 @@ from pydantic import Field, PositiveFloat
 from taetpu.core.config import Config
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError, suggest
-from taetpu.interop.families.base import Count, FamilySettings, NotNegative, Settings
+from taetpu.interop.families.base import DEFAULT_LENGTH, Count, Exported, FamilySettings, NotNegative, Settings
+from taetpu.interop.families.windows import FULL
 
 Share = Annotated[float, Field(gt=0, le=1)]
 
@@ -49,8 +50,8 @@ class RopeParameters(Config):
     attention_factor: PositiveFloat | None = None
     mscale: NotNegative | None = None
     mscale_all_dim: NotNegative | None = None
-    short_factor: Any = None
-    long_factor: Any = None
+    short_factor: tuple[PositiveFloat, ...] | None = None
+    long_factor: tuple[PositiveFloat, ...] | None = None
     mrope_section: Any = None
     finetuned: Any = None
 
@@ -59,8 +60,8 @@ class RopeParameters(Config):
         """The type of scaling. Earlier versions of transformers call it `type`."""
         return self.rope_type or self.type or "default"
 
-    def need(self, name: str) -> float:
-        """Return a number.
+    def need(self, name: str) -> Any:
+        """Return a setting.
 
         Raises:
             UserError: If it is missing.
@@ -68,12 +69,10 @@ class RopeParameters(Config):
         value = getattr(self, name)
         if value is None:
             raise UserError(f"{name!r} is missing", path=(name,), remedy=f"Set {name}.")
-        return float(value)
+        return value
 
 
 REASONS = {
-    "dynamic": "its frequencies depend on the length of each sequence, so cached keys would not match new ones",
-    "longrope": "taetpu has no kind with separate frequencies for short and long sequences",
     "proportional": "taetpu has no kind that leaves a share of all frequencies at zero",
 }
 """The types of scaling that are refused."""
@@ -87,10 +86,18 @@ class RopeReader:
         share: The share of a head that is rotated, if no setting contains it.
         partial: Whether the architecture rotates a share of each head. The others rotate whole heads: they ignore
             `partial_rotary_factor`, and their classes do not compute scaled frequencies of a share.
+        kinds: The types of scaling that the architecture has; by default, all that are read.
     """
 
-    def __init__(self, base: float = 10000.0, share: float = 1.0, partial: bool = False):
-        self.base, self.share, self.partial = base, share, partial
+    def __init__(
+        self, base: float = 10000.0, share: float = 1.0, partial: bool = False, kinds: Sequence[str] | None = None
+    ):
+        self.base, self.share, self.partial, self.kinds = (
+            base,
+            share,
+            partial,
+            tuple(READERS if kinds is None else kinds),
+        )
 
     def read(self, settings: Settings, seq_len: int) -> dict[str, Any]:
         """Return the data of position `rope` from the settings of a model whose layers share them.
@@ -140,9 +147,9 @@ class RopeReader:
             made["fraction"] = float(share)
         if given.kind == "default":
             return made
-        if given.kind not in READERS:
+        if given.kind not in self.kinds:
             reason = f": {REASONS[given.kind]}" if given.kind in REASONS else ""
-            allowed = ["default", *READERS]
+            allowed = ["default", *self.kinds]
             remedy = f"Use a model with one of: {', '.join(allowed)}." if reason else suggest(given.kind, allowed)
             problem = f"rope_type={given.kind!r} is not supported{reason}"
             raise UserError(problem, path=(*path, "rope_type"), remedy=remedy)
@@ -186,10 +193,27 @@ def _yarn(given: RopeParameters, original: int, seq_len: int) -> dict[str, Any]:
     return made
 
 
+def _dynamic(given: RopeParameters, original: int, seq_len: int) -> dict[str, Any]:
+    return {"kind": "dynamic", "factor": given.need("factor"), "original_seq_len": seq_len}
+
+
+def _longrope(given: RopeParameters, original: int, seq_len: int) -> dict[str, Any]:
+    factor = given.factor or seq_len / original
+    default = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    return {
+        "kind": "longrope",
+        **{name: given.need(name) for name in ("short_factor", "long_factor")},
+        "original_seq_len": original,
+        "attention_factor": given.attention_factor or default,
+    }
+
+
 READERS: Mapping[str, Callable[[RopeParameters, int, int], dict[str, Any]]] = {
     "linear": _linear,
     "llama3": _llama3,
     "yarn": _yarn,
+    "dynamic": _dynamic,
+    "longrope": _longrope,
 }
 """Functions that return the data of slot `rope_scaling`, by type. They are given the entry, the sequence length of the
 earlier training, and that of the model."""
@@ -219,13 +243,71 @@ SCALINGS: Mapping[Any, tuple[str, ...]] = {
     "linear": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_seq_len"),
     "yarn": ("factor", "beta_fast", "beta_slow", "truncate", "attention_factor", "original_seq_len"),
+    "dynamic": ("factor",),
+    "longrope": ("short_factor", "long_factor", "attention_factor", "original_seq_len"),
 }
 """The settings of each scaling, by kind."""
 
 
-def write_plain_rope(ours: Settings) -> dict[str, Any]:
-    """Return the settings of RoPE that all layers share, for current and earlier versions of transformers."""
-    parameters = write_rope(ours)
+def write_plain_rope(ours: Settings, partial: bool = False) -> dict[str, Any]:
+    """Return the settings of RoPE that all layers share, for current and earlier versions of transformers.
+
+    Args:
+        ours: The settings of the model.
+        partial: Whether the architecture rotates a share of each head.
+    """
+    share = {"partial_rotary_factor": ours.get("position.fraction", 1.0)} if partial else {}
+    parameters = {**write_rope(ours), **share}
     scaled = {name: value for name, value in parameters.items() if name != "rope_theta"}
     earlier = {"rope_scaling": scaled} if parameters["rope_type"] != "default" else {}
-    return {"rope_theta": parameters["rope_theta"], "rope_parameters": parameters, **earlier}
+    return {"rope_theta": parameters["rope_theta"], "rope_parameters": parameters, **earlier, **share}
+
+
+def read_positions_by_type(
+    config: Settings, bases: Mapping[str, float], given: Mapping[str, float | None]
+) -> dict[str, dict[str, Any]]:
+    """Return the position of each type of layer. `rope_scaling` is added to the parameters of full layers.
+
+    Args:
+        config: The settings, with the fields of `RopeSettings`.
+        bases: The base of each type, if no setting contains it.
+        given: The base of each type outside its parameters; None if it is missing.
+
+    Raises:
+        UserError: If the settings of a type are not a mapping, or not supported.
+    """
+    nested = config["rope_parameters"] or {}
+    for name, entry in nested.items():
+        if name not in bases or not isinstance(entry, Mapping | None):
+            problem = f"{name!r} is not a type of layer" if name not in bases else f"{entry!r} is not a mapping"
+            remedy = f"Write {{{', '.join(f'{kind}: {{...}}' for kind in bases)}}}."
+            raise UserError(problem, path=("rope_parameters", name), remedy=remedy)
+    entries = {name: nested.get(name) or {"rope_type": "default"} for name in bases}
+    entries[FULL] = {**entries[FULL], **(config["rope_scaling"] or {})}
+    length = config["max_position_embeddings"] or DEFAULT_LENGTH
+    share = config["partial_rotary_factor"]
+    return {
+        kind: RopeReader(base).read_entry(
+            entries[kind],
+            ("rope_scaling",) if kind == FULL and config["rope_scaling"] else ("rope_parameters", kind),
+            {"rope_theta": given[kind], "partial_rotary_factor": share},
+            length,
+            truncate=True,
+        )
+        for kind, base in bases.items()
+    }
+
+
+def write_positions_by_type(ours: Exported, types: Sequence[str], bases: Mapping[str, float]) -> dict[str, Any]:
+    """Return the settings of RoPE by type of layer, for current and earlier versions of transformers.
+
+    Args:
+        ours: The settings of the model.
+        types: The type of each layer.
+        bases: The base of each type, if no layer has the type.
+    """
+    by_type = {kind: layer for layer, kind in reversed(list(zip(ours.layers, types, strict=True)))}
+    ropes = {kind: write_rope(by_type.get(kind, {"position.base": base})) for kind, base in bases.items()}
+    scaled = {name: value for name, value in ropes[FULL].items() if name != "rope_theta"}
+    earlier = {"rope_scaling": scaled} if scaled["rope_type"] != "default" else {}
+    return {"rope_parameters": ropes, "rope_theta": ropes[FULL]["rope_theta"], **earlier}

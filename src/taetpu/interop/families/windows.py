@@ -80,10 +80,10 @@ def with_positions(
     if not others or positions[SLIDING] == positions[FULL]:
         return {**data, "position": dict(positions[usual])}
     other = {"position": dict(positions[types[others[0]]])}
-    return {**data, "position": dict(positions[usual]), "layers": dict.fromkeys(_keys(others, len(types)), other)}
+    return {**data, "position": dict(positions[usual]), "layers": dict.fromkeys(layer_keys(others, len(types)), other)}
 
 
-def _keys(numbers: Sequence[int], num_layers: int) -> list[int | str]:
+def layer_keys(numbers: Sequence[int], num_layers: int) -> list[int | str]:
     """Return keys of `layers` that select the layers with the given numbers: one slice if possible."""
     if len(numbers) > 1:
         first, step = numbers[0], numbers[1] - numbers[0]

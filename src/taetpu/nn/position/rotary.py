@@ -13,7 +13,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.registry import register
 from taetpu.nn.common import Context, Fixed
 from taetpu.nn.position.base import Heads, KVHeads, PositionConfig
-from taetpu.nn.rope_scaling import NoScaling
+from taetpu.nn.rope_scaling import ByLength, NoScaling
 
 
 @register("position", "rope")
@@ -39,7 +39,9 @@ class RopeConfig(PositionConfig):
 
     def in_attention(self, head_dim: int) -> "Rope":
         """Build the module that acts on queries and keys."""
-        return Rope(Fixed(self.base), self.rotated(head_dim), self.pairs == "interleaved", self.scaling.init())
+        size = self.rotated(head_dim)
+        self.scaling.check_pairs(size // 2)
+        return Rope(Fixed(self.base), size, self.pairs == "interleaved", self.scaling.init())
 
     def rotated(self, head_dim: int) -> int:
         """Return the number of elements of a head that are rotated.
@@ -73,11 +75,13 @@ class Rope(eqx.Module):
 
     def cos_sin(self, ctx: Context, dtype: Any) -> tuple[Array, Array]:
         """Return the factors of each element, `(seq, size)` or `(batch, 1, seq, size)`."""
-        factor = None
-        if self.scaling is None:
+        factor, scaling = None, self.scaling
+        if isinstance(scaling, ByLength):
+            scaling = scaling.at_length(ctx.keys.tokens.shape[1])
+        if scaling is None:
             angle = angles(ctx.positions, self.size, self.base.value)
         else:
-            frequencies, factor = self.scaling(angles(jnp.ones(()), self.size, self.base.value), self.base.value)
+            frequencies, factor = scaling(angles(jnp.ones(()), self.size, self.base.value), self.base.value)
             angle = ctx.positions[..., None] * frequencies
 
         def at_elements(function: Callable[[Array], Array]) -> Array:

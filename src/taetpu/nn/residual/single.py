@@ -62,6 +62,34 @@ class NoResidual(eqx.Module):
         return y
 
 
+@register("residual", "scale")
+class ScaledConfig(Component):
+    """x + factor * y, with the branch's output y. IBM 2024 (Granite 3.0).
+
+    Source: IBM Granite Team 2024, "Granite 3.0 Language Models".
+    Reference: transformers.GraniteForCausalLM.
+    """
+
+    example: ClassVar = {"factor": 0.25}
+
+    factor: Annotated[PositiveFloat, Traced()]
+    """Factor on the branch's output."""
+
+    def init(self, dims: Dims, *, key: Key) -> "Multiplied":
+        """Build the module at the given sizes."""
+        return Multiplied(Fixed(self.factor))
+
+
+class Multiplied(eqx.Module):
+    """The sum of the stream and the branch's output times a constant."""
+
+    factor: Fixed
+
+    def __call__(self, x: Stream, y: Stream) -> Stream:
+        """Return x + factor * y."""
+        return x + y * self.factor.value.astype(y.dtype)
+
+
 # --- trained connections ----------------------------------------------------------------------------------------------
 
 
