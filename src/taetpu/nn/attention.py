@@ -1,6 +1,5 @@
 """Slot `mixer`: the branch that mixes information between positions."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -28,7 +27,6 @@ from taetpu.nn.values import NoValues
 Stream = Float[Array, "batch seq dim"]
 Heads = Float[Array, "batch head seq head_dim"]
 ATTENTION_SLOTS = ("mask", "qk_norm", "values", "scores", "normalizer", "gate")
-BIASES: Mapping[Any, tuple[bool, bool]] = {"qkv": (True, False), "out": (False, True)}
 HeadCount = Annotated[int, Field(gt=0, le=2**12)]
 
 
@@ -157,7 +155,7 @@ class AttentionConfig(MixerConfig):
         """Build the module at the given sizes."""
         heads: AttentionDims = self.heads(dims)
         mask: Any = self.effective_mask
-        bias, out_bias = BIASES.get(self.bias, (self.bias, self.bias))
+        bias, out_bias = (self.bias == name if isinstance(self.bias, str) else self.bias for name in ("qkv", "out"))
         inner, inner_kv = heads.num_heads * heads.head_dim, heads.num_kv_heads * heads.head_dim
         dropped: Any = self.drop_heads
         return Attention(

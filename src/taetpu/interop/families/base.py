@@ -1,5 +1,6 @@
 """The description of a Hugging Face architecture, and checks of the settings in a `config.json`."""
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -167,7 +168,7 @@ def complete_settings(family: Family, config: Settings) -> dict[str, Any]:
             remedy = f"{_near(name, fields)}Remove the setting if transformers' {family.architecture} ignores it."
             raise UserError(problem, path=(name,), remedy=remedy)
     for name, value in fixed.items():
-        if config.get(name) is not None and config[name] != value:
+        if config.get(name) is not None and _plain(config[name]) != value:
             problem, remedy = f"{name}={config[name]!r} is not supported", f"Use a model with {name}={value!r}."
             raise UserError(problem, path=(name,), remedy=remedy)
     # null means a missing setting where the architecture has no default
@@ -175,6 +176,15 @@ def complete_settings(family: Family, config: Settings) -> dict[str, Any]:
         n: value for n, value in config.items() if n in fields and (value is not None or not fields[n].is_required())
     }
     return load_config(family.settings, given).model_dump()
+
+
+def _plain(value: Any) -> Any:
+    """Return a value with lists for tuples, and numbers for those that transformers writes as `{"__float__": ...}`."""
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    if isinstance(value, Mapping) and value.keys() == {"__float__"}:
+        return {"Infinity": math.inf, "-Infinity": -math.inf}.get(str(value["__float__"]), value)
+    return value
 
 
 def _refuse_quantized(config: Settings) -> None:

@@ -14,10 +14,6 @@ LAYER = "backbone.layers.{i}"
 MIXER, OURS = f"{LAYER}.mixer", "layers.{i}.mixer"
 
 
-UNLIMITED = (None, (0.0, math.inf), [0.0, {"__float__": "Infinity"}], [0.0, math.inf])
-"""The ways in which a config states that the steps are not limited. The third one is that of transformers 5."""
-
-
 class Mamba2Settings(FamilySettings):
     """The settings of Mamba 2."""
 
@@ -34,7 +30,6 @@ class Mamba2Settings(FamilySettings):
     n_groups: Count = 8
     chunk_size: Count = 256
     initializer_range: float = 0.1
-    time_step_limit: Any = None
     max_position_embeddings: Count | None = None
 
 
@@ -45,10 +40,10 @@ def read_mamba2(config: Settings) -> dict[str, Any]:
         UserError: If a setting has a value that taetpu's kind does not have.
     """
     heads = config["expand"] * config["hidden_size"] // config["head_dim"]
-    for name, values in {"n_groups": (1,), "num_heads": (heads,), "time_step_limit": UNLIMITED}.items():
-        if config[name] not in values:
+    for name, value in {"n_groups": 1, "num_heads": heads}.items():
+        if config[name] != value:
             problem = f"{name}={config[name]!r} is not supported"
-            raise UserError(problem, path=(name,), remedy=f"Use a model with {name}={values[-1]!r}.")
+            raise UserError(problem, path=(name,), remedy=f"Use a model with {name}={value!r}.")
     return {
         "dim": config["hidden_size"],
         "num_layers": config["num_hidden_layers"],
@@ -118,6 +113,7 @@ MAMBA2 = Family(
         "rms_norm": True,
         "norm_before_gate": False,
         "layer_norm_epsilon": 1e-5,
+        "time_step_limit": [0.0, math.inf],
     },
     # The last ones act on initial weights alone, and residual_in_fp32 on the precision of bfloat16.
     harmless=(
