@@ -138,7 +138,6 @@ def _explicit(layer: dict[str, Any], config: LMConfig, mask: MaskConfig | None, 
             layer["mixer.mask.kind"] = "causal"
     if layer["mixer.kind"] == "mamba2":
         layer["mixer.head_dim"] = layer["mixer.head_dim"] or math.gcd(layer["mixer.expand"] * config.dim, 64)
-        layer.pop("mixer.chunk")
     scaling = layer.get("position.scaling.kind")
     if scaling == "yarn" and layer["position.scaling.attention_factor"] is None:
         layer["position.scaling.attention_factor"] = yarn_attention_factor(layer["position.scaling.factor"])
