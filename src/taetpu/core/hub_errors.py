@@ -36,6 +36,10 @@ def explain_hub_errors(
     except UserError:
         raise
     except network as error:
+        causes = (error, error.__cause__)  # the client hides an answer of the hub behind that of its cache
+        if {getattr(getattr(cause, "response", None), "status_code", None) for cause in causes} & {401, 403}:
+            remedy = "Sign in with `hf auth login`, with an account that may read the model."
+            raise UserError("the hub denies access to this model", file=place, remedy=remedy) from None
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         remedy = f"Check the network, and HF_HUB_OFFLINE, or {instead}."
         raise UserError(f"the hub cannot be reached: {reason}", file=place, remedy=remedy) from None

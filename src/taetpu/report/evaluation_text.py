@@ -38,7 +38,7 @@ def _escape_notes(facts: Mapping[str, Any]) -> Iterator[str]:
     for split, bits in _by_split(facts, "escape_bits").items():
         rate = bits / sizes[split] if bits and sizes.get(split) else 0.0
         if bits is None:
-            yield f"{split}/bits_per_byte is not measured, because the tokenizer drops part of the text."
+            yield f"{split}/bits_per_byte is not measured, because the tokenizer loses part of the text, or changes it."
         elif rate > NOTABLE * 8:
             yield (
                 f"{split}/bits_per_byte includes {rate:.2g} for characters that do not occur in the training split. "

@@ -358,8 +358,8 @@ class Study:
         splits = [of.evaluation(split) for of in (source, baseline)]
         if what == "bits_per_byte" and any(part is None or part.num_bytes is None for part in splits):
             problem = f"arm {arm.name!r} cannot be compared by {self.measure.primary}, because its tokenizer or the "
-            problem += "baseline's does not encode all characters of the evaluation text"
-            remedy = "Use a lossless tokenizer (byte, bpe, or char with unseen: unk), or another metric."
+            problem += "baseline's loses part of the evaluation text, or changes it"
+            remedy = "Use a lossless tokenizer (byte, bpe, tiktoken, or char with unseen: unk), or another metric."
             raise arm.explain(UserError(problem, path=("task", "tokenizer"), remedy=remedy))
 
     def _check_same_data(self, contrast: str) -> None:

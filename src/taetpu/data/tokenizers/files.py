@@ -39,7 +39,7 @@ def recognise(data: bytes) -> str | None:
     """Return the key in `FORMATS` of a file with the given content; None if it is not known."""
     start = data[:4096].lstrip()
     if start.startswith(b"{"):
-        return "file" if b'"model"' in data else "vocabulary"
+        return "file" if b'"model"' in data or b'"added_tokens"' in start else "vocabulary"
     if RANK.match(start):
         return "tiktoken"
     if data.startswith((b"\x1f\x8b", b"PK\x03\x04", b"\x28\xb5\x2f\xfd")):
