@@ -14,6 +14,7 @@ from taetpu.core.errors import UserError
 from taetpu.data import streamed_text, text
 from taetpu.data.splitting import hashed_split
 from taetpu.data.stream_source import StreamSource
+from taetpu.report.evaluation_text import describe_evaluation_text
 
 SHARES = {"val": 0.3, "test": 0.2}
 END = "!"  # in no document
@@ -160,3 +161,13 @@ def test_a_tokenizer_that_is_read_enters_the_cache_by_content(tmp_path, cache, c
         assert [copy.tokenizer.token(i) for i in range(9)] == [
             copy.tokenizer.whole.token(int(i)) for i in copy.tokenizer.kept[:9]
         ]
+
+
+def test_the_size_of_the_sample_is_said(tmp_path, cache, monkeypatch):
+    monkeypatch.setattr(streamed_text, "SAMPLE", 500)
+    total = sum(len(f"{text}\n\n") for text in expected("train"))
+    for kind, sample in (("byte", None), ({"kind": "bpe", "vocab_size": 300}, {"characters": 500, "of": total})):
+        facts = prepared(tmp_path, source="a.jsonl", tokenizer=kind, **SHARES).facts
+        assert facts.get("tokenizer_sample") == sample
+        (said,) = [note for note in describe_evaluation_text({"a": facts}) if "500" in note] or [""]
+        assert (f"{total:,}" in said) == (sample is not None)

@@ -27,7 +27,7 @@ from taetpu.data.digests import digest_file, digest_tokens
 from taetpu.data.document_files import Layout
 from taetpu.data.splitting import Document, collapse, hashed_split
 from taetpu.data.token_files import TokenFile
-from taetpu.data.tokenizers import Tokenizer, TokenizerConfig
+from taetpu.data.tokenizers import ByteTokenizer, Tokenizer, TokenizerConfig
 
 SPLITS = ("train", "val", "test")
 BLOCK = 2**23
@@ -88,6 +88,13 @@ class Prepared(NamedTuple):
     tokenizer: Tokenizer
     counts: Counts
     digest: str
+
+    @property
+    def sample(self) -> dict[str, int]:
+        """The number of characters of which the tokenizer was trained, and of all; empty if it read all of them."""
+        total = self.counts.characters["train"]
+        trained = not isinstance(self.tokenizer, ByteTokenizer) and not self.tokenizer.origin
+        return {"characters": SAMPLE, "of": total} if trained and total > SAMPLE else {}
 
 
 Progress = Callable[[int, int], None]

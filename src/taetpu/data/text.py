@@ -205,6 +205,7 @@ class TextTask(Task):
             "bytes": counts.bytes,
             "escape_bits": counts.escape_bits,
             **prepared.tokenizer.facts,
+            **({"tokenizer_sample": prepared.sample} if prepared.sample else {}),
         }
         return StreamSource(
             streams, self.seq_len, prepared.tokenizer.vocab_size, facts,

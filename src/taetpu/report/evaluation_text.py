@@ -7,7 +7,7 @@ from taetpu.report import summary
 
 NOTABLE = 0.01
 """Share of overlapping windows, and share of escape bits in 8 bits per byte, above which the report mentions them."""
-FACTS = ("overlap", "bytes", "escape_bits")
+FACTS = ("overlap", "bytes", "escape_bits", "tokenizer_sample")
 """Names of the facts that tasks record about their evaluation text; see `data.base.Source.facts`."""
 
 
@@ -19,9 +19,15 @@ def describe_evaluation_text(data: Mapping[str, Mapping[str, Any]]) -> list[str]
     """
     arms: dict[str, list[str]] = {}
     for arm, facts in data.items():
-        for sentence in (*_overlap_notes(facts), *_escape_notes(facts)):
+        for sentence in (*_sample_notes(facts), *_overlap_notes(facts), *_escape_notes(facts)):
             arms.setdefault(sentence, []).append(arm)
     return [text if len(names) == len(data) else f"{summary.join_and(names)}: {text}" for text, names in arms.items()]
+
+
+def _sample_notes(facts: Mapping[str, Any]) -> Iterator[str]:
+    sample = _by_split(facts, "tokenizer_sample")
+    if {"characters", "of"} <= sample.keys():
+        yield f"The tokenizer was trained on the first {sample['characters']:,} of {sample['of']:,} characters."
 
 
 def _overlap_notes(facts: Mapping[str, Any]) -> Iterator[str]:

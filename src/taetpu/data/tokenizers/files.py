@@ -207,4 +207,5 @@ class StartTokenizerConfig(ReadTokenizerConfig):
         content, rows = self._stored
         tokenizer = load_tokenizer(content)
         tokenizer.rows = rows
+        tokenizer.origin = {"sha256": hashlib.sha256(content.encode()).hexdigest()}
         return tokenizer
