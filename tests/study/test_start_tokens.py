@@ -12,6 +12,7 @@ from tests.tokenizer_files import train_bpe, write_tokenizer
 
 import taetpu
 from taetpu.cli.main import app
+from taetpu.cli.on_tpu import study_files
 from taetpu.core.errors import UserError
 from taetpu.spec.loading import load_study
 
@@ -112,6 +113,11 @@ def test_a_model_that_names_no_tokenizer_is_refused(load, tmp_path, start, probl
         study.runs()
     assert problem in caught.value.problem
     assert caught.value.path == ("base", "task", "tokenizer")
+
+
+def test_a_tokenizer_is_copied_to_machines_with_the_study(load, tmp_path):
+    study = load("{kind: file, path: gpt2/tokenizer.json, crop: true}")
+    assert study_files(study, tmp_path / "study.yaml") == (tmp_path, ["study.yaml", "a.txt", "gpt2/tokenizer.json"])
 
 
 @pytest.mark.slow

@@ -339,8 +339,10 @@ def finished(store: "Store", study: "Study", options: TrainOptions) -> bool:
 
 
 def _sources(study: "Study") -> set[str]:
-    """Return the text files and folders that the tasks of the study read."""
+    """Return the text files and folders that the tasks of the study read, and the files of their tokenizers."""
     from taetpu.data.corpora import PYTHON_DOCS
 
-    named = {getattr(run.config.task, "source", None) for run in study.runs()}
+    tasks = [run.config.task for run in study.runs()]
+    named = {getattr(task, "source", None) for task in tasks}
+    named |= {getattr(getattr(task, "tokenizer", None), "path", None) for task in tasks}
     return {source for source in named if source is not None and source != PYTHON_DOCS}
