@@ -209,7 +209,7 @@ class TextTask(Task):
         }
         return StreamSource(
             streams, self.seq_len, prepared.tokenizer.vocab_size, facts,
-            digest=prepared.digest, unit=hashlib.sha256(prepared.tokenizer.to_json().encode()).hexdigest(),
+            digest=prepared.digest, unit=prepared.tokenizer.unit,
             evaluated=hashlib.sha256(f"{counts.text['val']} {counts.text['test']}".encode()).hexdigest(),
             tokenizer=prepared.tokenizer, starts=self.bos is not None, eval_lengths=self.eval_lengths,
             end_token=prepared.tokenizer.number(self.separator) if self.segments else None,
@@ -355,7 +355,7 @@ class TextSource(Source):
         self.vocab_size = tokenizer.vocab_size
         self.seq_len = seq_len
         self.evaluated = evaluated
-        self.unit = hashlib.sha256(tokenizer.to_json().encode()).hexdigest()
+        self.unit = tokenizer.unit
         self._windows = {"windows": train_windows(streams["train"], seq_len)}
         self.num_windows = len(self._windows["windows"])  # pyright: ignore[reportIncompatibleVariableOverride]
         if segments is not None:

@@ -1,5 +1,6 @@
 """The base of tokenizers and of the kinds of slot `tokenizer`."""
 
+import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,12 +24,14 @@ class Tokenizer(ABC):
 
     Attributes:
         rows: The number of tokens of the model that the tokenizer comes with, which may exceed its own.
+        special_is_text: Whether special tokens that are written in a text are encoded as text.
         whole: The tokenizer from which `crop` made this one; None if it is not cropped.
         origin: The digest of the file from which the tokenizer was read, and its commit on the hub, by name.
         kept: The numbers that the tokens have in `whole`: int32 `(vocab_size,)`.
     """
 
     rows: int = 0
+    special_is_text: bool = False
     whole: "Tokenizer | None" = None
     kept: np.ndarray | None = None
     origin: Mapping[str, str | int] = {}
@@ -65,13 +68,19 @@ class Tokenizer(ABC):
         return np.zeros(0, np.int32)
 
     @property
+    def unit(self) -> str:
+        """A SHA-256 digest that is equal for tokenizers that encode all texts equally; see `Source.unit`."""
+        form = self.to_json() + ", special tokens are text" * self.special_is_text
+        return hashlib.sha256(form.encode()).hexdigest()
+
+    @property
     def facts(self) -> dict[str, Any]:
         """What the facts of a task say about its tokenizer; see `origin`."""
         return {"tokenizer": dict(self.origin)} if self.origin else {}
 
     def set_parse_special(self, parse: bool) -> None:
         """Set whether special tokens that are written in a text are encoded as these tokens, or as text."""
-        self._inner.encode_special_tokens = not parse
+        self._inner.encode_special_tokens = self.special_is_text = not parse
 
     def encode_plain(self, text: str) -> np.ndarray:
         """Return the token numbers of a text, without the special tokens that `encode` adds to every text."""

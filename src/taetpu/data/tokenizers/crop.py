@@ -72,7 +72,7 @@ def crop(tokenizer: Tokenizer, text: str) -> Tokenizer:
     stored["post_processor"] = _renumber(stored["post_processor"], new)
     cropped = wrap_tokenizer(hf.Tokenizer.from_str(json.dumps(stored, ensure_ascii=False)))
     mark_cropped(cropped, tokenizer)
-    cropped.set_parse_special(not tokenizer.library.encode_special_tokens)
+    cropped.set_parse_special(not tokenizer.special_is_text)
     if cropped.kept is None or not np.array_equal(cropped.kept[cropped.encode(text)], ids):
         problem = "without the tokens that the training text does not contain, this tokenizer divides it differently"
         raise UserError(problem, path=("crop",), remedy="Set `crop` to false.")
