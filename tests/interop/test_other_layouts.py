@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 import torch
@@ -15,6 +16,7 @@ from taetpu.core.errors import UserError
 from taetpu.interop.families import REFUSED
 from taetpu.interop.huggingface import import_config, import_folder
 from taetpu.interop.weights import CONVERT_NANOGPT
+from taetpu.lens.opening import open_run
 
 MATRICES = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
 
@@ -23,7 +25,7 @@ def test_a_checkpoint_of_nanogpt_is_converted_and_read(tmp_path):
     """Conv1D of GPT-2 has the transposed matrices of nanoGPT's Linear."""
     hf = theirs("gpt2-nanogpt")
     state = {
-        f"_orig_mod.{name}": tensor.T.contiguous() if name.endswith(MATRICES) else tensor
+        f"_orig_mod.module.{name}": tensor.T.contiguous() if name.endswith(MATRICES) else tensor
         for name, tensor in hf.state_dict().items()
     }
     config = hf.config
@@ -75,6 +77,8 @@ def test_an_adapter_is_added_to_its_base_model(tmp_path, case, name, shape, scal
     merged = {**before, f"{name}.weight": before[f"{name}.weight"] + (change.T if case == "gpt2" else change)}
     base = import_folder(tmp_path / "base").model
     made = import_folder(tmp_path / "adapter").model
+    opened = open_run(tmp_path / "adapter").model
+    assert jax.tree.all(jax.tree.map(np.array_equal, opened, made))
     save_file({key: np.ascontiguousarray(x) for key, x in merged.items()}, tmp_path / "base" / "model.safetensors")
     np.testing.assert_allclose(
         forward(made, TOKENS), forward(import_folder(tmp_path / "base").model, TOKENS), atol=1e-5

@@ -10,6 +10,7 @@ from taetpu.core.json_files import RESTORE, is_missing, parse_object, read_objec
 from taetpu.core.model_interface import Interface
 from taetpu.core.plugins import load_plugins
 from taetpu.interop.huggingface import import_folder
+from taetpu.interop.peft import CONFIG as ADAPTER
 from taetpu.lens.opened import OpenedModel
 from taetpu.store.addresses import find_run, find_run_folder
 from taetpu.store.backend import open_store
@@ -72,7 +73,7 @@ def _find_run(name: str | Path, root: str | Path | None) -> RunFolder:
 
 
 def _model_config(name: str | Path) -> Mapping[str, Any] | None:
-    """Return the `config.json` of a folder that holds a model itself; None for other names."""
+    """Return the `config.json` of a folder that holds a model itself, or an adapter; None for other names."""
     if parse_address(name) is not None:
         store = open_store(name)
         if not store.exists(CONFIG):
@@ -81,7 +82,7 @@ def _model_config(name: str | Path) -> Mapping[str, Any] | None:
     else:
         file = Path(name).expanduser() / CONFIG
         if is_missing(file):
-            return None
+            return None if is_missing(file.with_name(ADAPTER)) else {"model_type": "adapter"}
         config = read_object(file, RESTORE)
     return config if "model_type" in config or "format" in config else None
 
