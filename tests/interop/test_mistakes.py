@@ -10,7 +10,7 @@ from tests.interop.cases import SEQ, VOCAB
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
 from taetpu.interop.blank import blank_model
-from taetpu.interop.families import FAMILIES
+from taetpu.interop.families import READ
 from taetpu.interop.huggingface import from_huggingface, load_folder, to_huggingface
 from taetpu.nn.lm import ModelConfig
 
@@ -18,8 +18,8 @@ from taetpu.nn.lm import ModelConfig
 
 LLAMA = {
     "type": ({"model_type": "lama"}, r"type 'lama' .*\n  where:  model_type\n  remedy: Did you mean 'llama'\?"),
-    "known": ({"model_type": "x"}, "remedy: Use one of: " + ", ".join(sorted([*FAMILIES, "gemma3"]))),
-    "other": ({"model_type": "mamba"}, r"'mamba' is not supported\n  where:  model_type\n  remedy: Use one of: "),
+    "known": ({"model_type": "x"}, "remedy: Use one of: " + ", ".join(sorted([*READ, "gemma3"])[:24])),
+    "other": ({"model_type": "rwkv"}, r"'rwkv' is not supported\n  where:  model_type\n  remedy: Use one of: "),
     "unknown": ({"rope_thetas": 3.0}, r"rope_thetas=3.0 is not a known setting .*\n.*rope_thetas\n.*'rope_theta'\?"),
     "quantized": ({"quantization_config": {"quant_method": "mxfp4"}}, r"\(mxfp4\) .*\n.*quantization_config\n.*dequan"),
     "scaling": ({"rope_parameters": {"rope_type": "llama3"}}, r"'factor' is missing\n.*rope_parameters.factor"),
