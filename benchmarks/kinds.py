@@ -25,7 +25,11 @@ from taetpu.train.layout import Layout
 MODEL = {"dim": 128, "num_layers": 2, "mixer": {"kind": "attention", "num_heads": 2}}
 TRAIN = {"steps": 20, "batch_size": 8}
 TASK = {"kind": "copy", "seq_len": 64, "symbols": 6, "min_length": 2, "max_length": 20, "eval_size": 8}
-TEXT = {"source": "python-docs", "tokenizer": "char"}
+DATA = {
+    "text": {"source": "python-docs", "tokenizer": "char"},
+    "tokens": {"source": "tests/data/stored", "vocab_size": 96},
+}
+"""Data of tasks that read it, relative to the repository."""
 NOT_IN_STEPS = {"tokenizer", "tracker", "metric", "eval_metric"}
 """Slots whose kinds are not in the train step; metrics have separate programs."""
 
@@ -41,7 +45,7 @@ def config(slot: str, kind: str) -> ResolvedConfig | None:
     """Return the config of a tiny run with a kind, as in the example of the catalog; None if it is not valid."""
     base: dict[str, Any] = {"task": TASK, "model": MODEL, "train": TRAIN}
     if slot == "task":
-        base["task"] = {"kind": kind, "seq_len": 64, **(TEXT if kind == "text" else {})}
+        base["task"] = {"kind": kind, "seq_len": 64, **DATA.get(kind, {})}
     elif (slot, kind) == ("mask", "full"):
         base["task"] = {**TASK, "form": "encoder"}
     try:

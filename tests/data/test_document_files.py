@@ -9,6 +9,7 @@ import pytest
 from pyarrow import parquet
 from tests.data.test_text_task import prepared
 
+from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
 from taetpu.data.corpora import open_corpus
 from taetpu.data.document_files import Layout
@@ -181,3 +182,14 @@ def test_fingerprint_is_of_text_not_of_files(tmp_path):
     parquet.write_table(arrow_table(MANY), tmp_path / "b.parquet")
     first, second = (prepared(tmp_path, source=name, split="hash") for name in ("a.jsonl", "b.parquet"))
     assert first.fingerprint == second.fingerprint
+
+
+def test_files_that_travel_with_a_study(tmp_path):
+    for name in ("a.jsonl", "b.jsonl", "c.jsonl"):
+        (tmp_path / name).write_bytes(json_lines(MANY))
+    settings = {"kind": "text", "seq_len": 8, "source": ["a.jsonl", "[b].jsonl"], "val_source": "c.jsonl"}
+    component = build_component("task", settings)
+    assert [path.name for path in component.files(tmp_path)] == ["a.jsonl", "b.jsonl", "c.jsonl"]
+    assert component.sources == ("a.jsonl", "[b].jsonl", "c.jsonl")
+    docs = build_component("task", {"kind": "text", "seq_len": 8, "source": "python-docs"})
+    assert (docs.files(tmp_path), docs.sources) == ([], ())

@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 import pytest
-from tests.data.token_writers import write_llm_c, write_raw
+from tests.data.token_writers import write_llm_c, write_megatron, write_raw
 
 from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
@@ -149,3 +149,17 @@ def test_what_is_refused(folder, name):
     assert caught.value.path == place
     assert [value for value in values if value not in str(caught.value)] == []
     assert caught.value.remedy
+
+
+def test_files_that_travel_with_a_study(folder):
+    write_megatron(folder / "m.bin", [[TRAIN]])
+    settings = {
+        "kind": "tokens",
+        "seq_len": 8,
+        "vocab_size": 96,
+        "source": ["m.bin", "tr*.bin"],
+        "val_source": "val.bin",
+    }
+    component = build_component("task", settings)
+    assert {path.name for path in component.files(folder)} == {"m.bin", "m.idx", "train.bin", "val.bin"}
+    assert component.sources == ("m.bin", "tr*.bin", "val.bin")

@@ -14,7 +14,7 @@ from taetpu.core.errors import UserError
 SHOWN = 3
 """Number of sequences that `show` prints by default."""
 
-app = typer.Typer(help="The data of studies.\n\nExample: taetpu data show study.yaml")
+app = typer.Typer(help="Show and prepare the data of studies.\n\nExample: taetpu data show study.yaml")
 
 
 def _tasks(study: Path, sets: list[str] | None) -> Iterator[tuple[str, Any, Any]]:
@@ -34,7 +34,7 @@ def _tasks(study: Path, sets: list[str] | None) -> Iterator[tuple[str, Any, Any]
 
 @app.command("prepare")
 def prepare(study: StudyFile, sets: Sets = None) -> None:
-    """Read and tokenize the data of a study, so that a run starts at once.
+    """Read and tokenize the data of a study.
 
     Example: taetpu data prepare study.yaml
     """
@@ -45,7 +45,7 @@ def prepare(study: StudyFile, sets: Sets = None) -> None:
 
 @app.command("stats")
 def stats(study: StudyFile, sets: Sets = None, as_json: AsJson = False) -> None:
-    """Show documents, tokens, bytes per token and the overlap of the splits.
+    """Show documents, tokens and the overlap of the splits.
 
     Example: taetpu data stats study.yaml
     """
@@ -86,7 +86,7 @@ def show(
     seed: Annotated[int, typer.Option(min=0, help="The seed of the run whose first batch is shown.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Show the first sequences that a run trains: text, scored positions and documents.
+    """Show the first sequences that a run trains.
 
     Example: taetpu data show study.yaml --count 2
     """
@@ -147,7 +147,9 @@ def clean(
     ] = None,
     yes: Yes = False,
 ) -> None:
-    """Delete corpora from the cache; all of them by default. They are prepared again when they are needed.
+    """Delete corpora from the cache.
+
+    All of them by default. They are prepared again when they are needed.
 
     Example: taetpu data clean --yes
     """

@@ -306,8 +306,10 @@ def fetch_report(store: "Store", name: str) -> None:
 
 def study_files(study: "Study", file: Path) -> tuple[Path, list[str]]:
     """Return a common folder and the relative paths of the study file, its plug-ins and its texts, in this order."""
-    texts = [study.folder / source for source in sorted(_sources(study))]
-    paths = [path.resolve() for path in (file, *(Path(plugin.file) for plugin in study.plugins), *texts)]
+    tasks = [run.config.task for run in study.runs()]
+    data = {path for task in tasks for path in task.files(study.folder)}
+    data |= {study.folder / name for name in _tokenizers(study)}
+    paths = [path.resolve() for path in (file, *(Path(plugin.file) for plugin in study.plugins), *sorted(data))]
     files = [
         entry for path in paths for entry in (sorted(path.rglob("*")) if path.is_dir() else [path]) if entry.is_file()
     ]
@@ -317,7 +319,8 @@ def study_files(study: "Study", file: Path) -> tuple[Path, list[str]]:
 
 def check_paths(study: "Study") -> None:
     """Raise `UserError` if the path of a plug-in or text is absolute, since other machines have different folders."""
-    for name in sorted({*_sources(study), *study.document.data.get("plugins", [])}):
+    named = {name for run in study.runs() for name in run.config.task.sources}
+    for name in sorted({*named, *_tokenizers(study), *study.document.data.get("plugins", [])}):
         if name.startswith(("/", "~")):
             remedy = "Use a path relative to the study file. The file is copied with the study."
             raise UserError(f"{name!r} is an absolute path", file=study.file, remedy=remedy)
@@ -338,11 +341,7 @@ def finished(store: "Store", study: "Study", options: TrainOptions) -> bool:
     return all(store.exists(key) and store.modified(key) <= store.modified(page) for key in results)
 
 
-def _sources(study: "Study") -> set[str]:
-    """Return the text files and folders that the tasks of the study read, and the files of their tokenizers."""
-    from taetpu.data.corpora import PYTHON_DOCS
-
-    tasks = [run.config.task for run in study.runs()]
-    named = {getattr(task, "source", None) for task in tasks}
-    named |= {getattr(getattr(task, "tokenizer", None), "path", None) for task in tasks}
-    return {source for source in named if source is not None and source != PYTHON_DOCS}
+def _tokenizers(study: "Study") -> set[str]:
+    """Return the files of the tasks' tokenizers."""
+    named = {getattr(getattr(run.config.task, "tokenizer", None), "path", None) for run in study.runs()}
+    return {name for name in named if name is not None}

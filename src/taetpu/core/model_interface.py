@@ -38,11 +38,11 @@ class Interface:
     @property
     def is_language_model(self) -> bool:
         """Whether the model maps tokens of one type to logits of the same tokens."""
-        return not self.features and self.types == 1 and self.output_size == self.vocab_size
+        return not self.features and self.types == 1 and self.outputs is None
 
     def __str__(self) -> str:
         """Return the sizes as text, e.g. `20 tokens, 3 outputs`."""
         inputs = f"{self.features} real inputs" if self.features else f"{self.vocab_size:,} tokens"
         types = f" of {self.types} types" if self.types > 1 else ""
-        outputs = "" if self.output_size == self.vocab_size and not self.features else f", {self.output_size} outputs"
+        outputs = "" if self.outputs is None and not self.features else f", {self.output_size} outputs"
         return f"{inputs}{types}{outputs}"

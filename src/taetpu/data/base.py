@@ -227,6 +227,19 @@ class Task(Component):
         return BatchSpec()
 
     @property
+    def sources(self) -> tuple[str, ...]:
+        """The files, folders and patterns that the task names."""
+        return ()
+
+    def files(self, folder: Path) -> list[Path]:
+        """Return the files that `prepare` reads, with which a study is copied to other machines.
+
+        Raises:
+            UserError: if a file does not exist.
+        """
+        return []
+
+    @property
     @abstractmethod
     def causal(self) -> bool:
         """Whether a position may attend only to earlier positions."""

@@ -41,6 +41,12 @@ STARTS: dict[bytes, tuple[str, str]] = {
 Sources = str | tuple[str, ...]
 
 
+def names_of(*sources: Sources | None) -> tuple[str, ...]:
+    """Return the names of files, folders and patterns, without the corpora that come with Python."""
+    listed = [(source,) if isinstance(source, str) else source or () for source in sources]
+    return tuple(name for names in listed for name in names if name != PYTHON_DOCS)
+
+
 @dataclass(frozen=True)
 class Corpus:
     """Documents of files, which are read anew each time.

@@ -136,4 +136,4 @@ class StreamSource(Source):
 def number_documents(tokens: Any, end_token: int) -> Any:
     """Return the number of the document of each token in its row; a document's last token is `end_token`."""
     ends = (tokens == end_token).astype(np.int32)
-    return ends.cumsum(-1) - ends
+    return ends.cumsum(-1, dtype=np.int32) - ends

@@ -30,7 +30,7 @@ from taetpu.data.base import (
     train_windows,
 )
 from taetpu.data.bigrams import bigram_loss
-from taetpu.data.corpora import Corpus, Sources, open_corpus
+from taetpu.data.corpora import Corpus, Sources, names_of, open_corpus
 from taetpu.data.document_files import Format, Layout, Per
 from taetpu.data.overlap import overlap
 from taetpu.data.splitting import (
@@ -134,10 +134,7 @@ class TextTask(Task):
 
     def prepare(self, folder: Path) -> "TextSource | StreamSource":
         """See `Task.prepare`. Corpora above `LARGE` bytes are tokenized into the cache."""
-        corpora = {"train": open_corpus(self.source, folder, self.layout)}
-        for name in EVALUATED:
-            if (given := getattr(self, f"{name}_source")) is not None:
-                corpora[name] = open_corpus(given, folder, self.layout, f"{name}_source")
+        corpora = self._open(folder)
         if sum(corpus.size for corpus in corpora.values()) > LARGE:
             return self._prepare_large(corpora, folder)
         parts, about = self._read_parts(corpora)
@@ -162,6 +159,23 @@ class TextTask(Task):
             streams, tokenizer, self.seq_len, _hash_held_out(texts), facts, self.eval_lengths, segments,
             starts=self.bos is not None,
         )  # fmt: skip
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """See `Task.sources`."""
+        return names_of(self.source, self.val_source, self.test_source)
+
+    def files(self, folder: Path) -> list[Path]:
+        """See `Task.files`."""
+        return [path for corpus in self._open(folder).values() for _, path in corpus.files]
+
+    def _open(self, folder: Path) -> dict[str, Corpus]:
+        """Return the corpus that shares divide, and those of evaluation files."""
+        corpora = {"train": open_corpus(self.source, folder, self.layout)}
+        for name in EVALUATED:
+            if (given := getattr(self, f"{name}_source")) is not None:
+                corpora[name] = open_corpus(given, folder, self.layout, f"{name}_source")
+        return corpora
 
     def _shares(self) -> dict[str, float]:
         """Return the shares of `source` that evaluation splits take."""

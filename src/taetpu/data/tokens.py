@@ -10,7 +10,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.metric_spec import TASK_METRICS, MetricSpec
 from taetpu.core.registry import register
 from taetpu.data.base import BatchSpec, Task
-from taetpu.data.corpora import Sources
+from taetpu.data.corpora import Sources, names_of
 from taetpu.data.digests import digest_tokens
 from taetpu.data.stream_source import EVALUATED, StreamSource
 from taetpu.data.text import Share
@@ -111,9 +111,19 @@ class TokensTask(Task):
             end_token=self.end_token if self.segments else None, eval_lengths=self.eval_lengths,
         )  # fmt: skip
 
-    def _open(self, folder: Path) -> dict[str, list[TokenFile]]:
-        """Return the opened and checked files of each split."""
-        dtype: Dtype | None = self.dtype or ("uint32" if self.vocab_size > 2**16 else None)
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """See `Task.sources`."""
+        return names_of(self.source, self.val_source, self.test_source)
+
+    def files(self, folder: Path) -> list[Path]:
+        """See `Task.files`. Megatron's indices are read as well."""
+        paths = [path for part in self._find(folder).values() for path in part]
+        indices = [path.with_suffix(".idx") for path in paths if path.suffix == ".bin"]
+        return [*paths, *filter(Path.is_file, indices)]
+
+    def _find(self, folder: Path) -> dict[str, list[Path]]:
+        """Return the paths of the files of each split."""
         paths = find_files(self.source, folder, "source")
         for name, given in (("val", self.val_source), ("test", self.test_source)):
             if given:
@@ -121,6 +131,12 @@ class TokensTask(Task):
             if paths[name] and getattr(self, name):
                 problem = f"{name} {getattr(self, name)} is a share of `source`, but {name} has files of its own"
                 raise UserError(problem, path=(name,), remedy=f"Remove {name}: {paths[name][0].name} is used.")
+        return paths
+
+    def _open(self, folder: Path) -> dict[str, list[TokenFile]]:
+        """Return the opened and checked files of each split."""
+        dtype: Dtype | None = self.dtype or ("uint32" if self.vocab_size > 2**16 else None)
+        paths = self._find(folder)
         files: dict[str, list[TokenFile]] = {}
         for name, chosen in paths.items():
             where = f"{name}_source" if getattr(self, f"{name}_source", ()) else "source"
