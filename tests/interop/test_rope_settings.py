@@ -99,9 +99,10 @@ NESTED = {
 def settings_of(family: str, rope: dict) -> dict:
     types = {"layer_types": TYPES, "sliding_window": 4}
     more = {"gpt_oss": {"num_local_experts": 2}, "gemma3_text": types, "olmo3": {**types, "num_hidden_layers": 3}}
-    kv_heads = {"num_key_value_heads": 2} if "num_key_value_heads" in FAMILIES[family].settings.model_fields else {}
-    sizes = SIZES if "head_dim" in FAMILIES[family].settings.model_fields and family != "phi3" else {**NEOX, **kv_heads}
-    return {"model_type": family, **sizes, **more.get(family, {}), **rope}
+    fields = FAMILIES[family].settings.model_fields
+    sizes = SIZES if "head_dim" in fields and family != "phi3" else {**NEOX, "num_key_value_heads": 2}
+    known = {name: value for name, value in sizes.items() if name in fields}
+    return {"model_type": family, **known, **more.get(family, {}), **rope}
 
 
 def theirs(family: str, settings: dict) -> list[np.ndarray]:
