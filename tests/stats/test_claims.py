@@ -73,7 +73,7 @@ def test_claims_hold_if_the_results_support_them(text: str, holds: bool) -> None
 
 
 def test_single_seed_supports_no_claim() -> None:
-    results = {"study": "toy", "label": None, "label": "single seed", "arms": [arm("nope", None, None)]}
+    results = {"study": "toy", "label": "single seed", "arms": [arm("nope", None, None)]}
     for text in ("nope is not worse", "nope is inconclusive", "nope is worse"):
         found = check_claim(parse_claim(text, ("claims", 0)), results, ("claims", 0))
         assert not found.holds
