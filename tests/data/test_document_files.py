@@ -105,6 +105,8 @@ DAMAGED = {  # content, field of the error, values of the problem
     "text.jsonl.gz": (b"a", "source", ()),
     "text.jsonl.zst": (b"a", "source", ()),
     "no column.csv": (b"id,body\n1,a\n", "field", ("body",)),
+    "twice.csv": (b"text,text\na,b\n", "field", ("2",)),
+    "surrogate.jsonl": (b'{"text": "a"}\n{"text": "\\ud800"}\n', "source", ("line 2", "ud800")),
     "cells.csv": (b"id,text\n1,a,b\n", "source", ("line 2", "3", "2")),
     "quotes.csv": (b'id,text\n1,"a\n', "source", ()),
     "text.parquet": (b"PAR1 but no more", "source", ()),

@@ -109,6 +109,18 @@ def test_prepared_once_until_a_file_changes(tmp_path, cache, monkeypatch):
         prepared(tmp_path, source="a.jsonl", tokenizer="byte", **SHARES)
 
 
+@pytest.mark.parametrize("cut", [0, 1, 100])
+def test_damage_of_the_cache_is_named(tmp_path, cache, cut):
+    prepared(tmp_path, source="a.jsonl", tokenizer="byte", **SHARES)
+    (file,) = cache.glob("text/*/train.bin")
+    content = file.read_bytes()
+    file.write_bytes(content[: len(content) - cut] if cut else bytes(100) + content[100:])
+    with pytest.raises(UserError) as caught:
+        prepared(tmp_path, source="a.jsonl", tokenizer="byte", **SHARES)
+    assert str(file) in caught.value.problem
+    assert f"clean {file.parent.name}" in str(caught.value.remedy)
+
+
 def test_evaluation_files_and_limits(tmp_path, cache):
     (tmp_path / "b.jsonl").write_bytes(json_lines(MANY[50:]))
     source = prepared(

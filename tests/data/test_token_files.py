@@ -67,7 +67,9 @@ def _without(path, count):
 
 DAMAGED = {  # how it is written, and values of the message
     "cut in the middle of a token": (lambda p: _without(write_raw(p, SMALL), 1), ("7,999", "uint16")),
-    "empty": (lambda p: write_raw(p, []), ("0 bytes",)),
+    "empty": (lambda p: write_raw(p, []), ("empty",)),
+    "text": (lambda p: write_raw(p.with_suffix(".txt"), SMALL), ("a.txt",)),
+    "a newer version": (lambda p: write_llm_c(p, SMALL, version=9), ("version 9",)),
     "fewer tokens than the header says": (lambda p: _without(write_llm_c(p, SMALL), 2), ("4,000", "7,998")),
     "more tokens than the header says": (
         lambda p: _change(write_llm_c(p, SMALL), 8, struct.pack("<i", 3999)), ("3,999", "8,000")),
@@ -102,6 +104,15 @@ def test_another_type_of_the_tokens_is_noticed(tmp_path, written, read, tokens):
     assert str(path) in caught.value.problem
     assert caught.value.path == ("dtype",)
     assert np.dtype(written).name in str(caught.value.remedy)
+
+
+def test_numbers_of_64_bits_are_noticed(tmp_path):
+    path = write_raw(tmp_path / "a.bin", SMALL, "<i8")
+    for dtype in ("uint16", "uint32"):
+        with pytest.raises(UserError) as caught:
+            check_dtype(open_token_file(path, dtype), 50257)
+        assert str(path) in caught.value.problem
+    assert "64" in caught.value.problem
 
 
 def test_a_dtype_that_contradicts_the_header_is_refused(tmp_path):

@@ -163,3 +163,10 @@ def test_files_that_travel_with_a_study(folder):
     component = build_component("task", settings)
     assert {path.name for path in component.files(folder)} == {"m.bin", "m.idx", "train.bin", "val.bin"}
     assert component.sources == ("m.bin", "tr*.bin", "val.bin")
+
+
+def test_negative_tokens_are_refused_with_their_place(folder):
+    np.save(folder / "filled.npy", np.array([*TRAIN, -1, -1], np.int16))
+    with pytest.raises(UserError) as caught:
+        task(folder, source="filled.npy", val_source="val.bin")
+    assert [part for part in ("-1", "700", "filled.npy") if part not in caught.value.problem] == []

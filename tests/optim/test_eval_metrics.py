@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from taetpu.core.config_parsing import build_component
+from taetpu.core.errors import UserError
 from taetpu.data.base import Batch
-from taetpu.optim.eval_metrics import Evaluated, metric_value, sequence_sums
+from taetpu.optim.eval_metrics import EvalMetric, Evaluated, metric_value, sequence_sums
 from taetpu.optim.loss import position_losses
 
 SEQUENCES, SEQ, VOCAB = 40, 10, 5
@@ -84,3 +85,20 @@ def test_in_context_score_is_the_difference_between_two_positions(evaluated):
     nll, weight = np.asarray(evaluated.nll), np.asarray(evaluated.weight)
     early, late = (nll[:, i].sum() / weight[:, i].sum() for i in (1, 8))
     assert value("in_context_score", evaluated, early=2, late=9) == pytest.approx(late - early, rel=1e-5)
+
+
+@pytest.mark.parametrize("value", [1.5, -0.1, "0.5", True])
+def test_values_beyond_the_bounds_or_without_a_number_are_refused(value):
+    class Wrong(EvalMetric):
+        bounds = (0.0, 1.0)
+
+        def sequence_sums(self, logits, batch):
+            return {}
+
+        def value(self, sums):
+            return value
+
+    with pytest.raises(UserError) as caught:
+        metric_value("wrong", Wrong(), {})
+    assert caught.value.path == ("train", "eval_metrics", "wrong")
+    assert str(value) in caught.value.problem

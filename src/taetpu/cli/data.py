@@ -62,7 +62,7 @@ def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield facts as names and texts; those of splits in one line."""
     for name, value in facts.items():
         if isinstance(value, dict) and all(not isinstance(part, dict) for part in value.values()):
-            parts = [f"{split} {_figure(part)}" for split, part in value.items() if part not in (None, 0)]
+            parts = [f"{split} {_figure(part)}" for split, part in value.items() if part is not None]
             yield name, ", ".join(parts) or "none"
         elif not isinstance(value, dict):
             yield name, _figure(value)
@@ -118,7 +118,7 @@ def _sequences(config: Any, source: Any, count: int, seed: int) -> list[dict[str
         tokens, segments = np.asarray(batch.tokens[i]), batch.segments
         borders = [] if segments is None else (np.flatnonzero(np.diff(np.asarray(segments[i]))) + 1).tolist()
         scored = int((np.asarray(batch.weights[i]) > 0).sum())
-        text = source.show(tokens)
+        text = source.show(tokens) if source.interface.is_language_model else np.array2string(tokens, threshold=20)
         sequences.append({"text": text, "tokens": len(tokens), "scored": scored, "documents": borders})
     return sequences
 
@@ -161,7 +161,9 @@ def clean(
     for name in names or ():
         if name not in known:
             problem = f"the cache has no corpus {name!r}"
-            raise UserError(problem, remedy=f"Use one of: {', '.join(known)}." if known else "There is none.")
+            raise UserError(
+                problem, remedy=f"Use one of: {', '.join(known)}." if known else "The cache has no corpora."
+            )
     chosen = names or known
     if chosen and confirm(f"delete {', '.join(chosen)}", f"Delete {_corpora(len(chosen))}?", yes=yes):
         for name in chosen:

@@ -25,11 +25,15 @@ class Digest(NamedTuple):
         sha256: the SHA-256 digest of its content; of the type and the values if it is a file of tokens.
         largest: the largest token; -1 if it is no file of tokens.
         at: the index of the first token with this value.
+        smallest: the smallest token.
+        smallest_at: the index of the first token with this value.
     """
 
     sha256: str
     largest: int = -1
     at: int = 0
+    smallest: int = 0
+    smallest_at: int = 0
 
 
 def digest_tokens(file: TokenFile, progress: Progress | None = None) -> Digest:
@@ -62,15 +66,17 @@ def _remembered(path: Path, what: str, compute: Callable[[], Digest]) -> Digest:
 
 def _read_tokens(tokens: np.ndarray, progress: Progress | None) -> Digest:
     digest = hashlib.sha256(f"{tokens.dtype.newbyteorder('<').str} {len(tokens)} ".encode())
-    largest, at = -1, 0
+    largest, at, smallest, smallest_at = -1, 0, 0, 0
     for start in range(0, len(tokens), CHUNK):
         part = np.ascontiguousarray(tokens[start : start + CHUNK])
         digest.update(part.astype(part.dtype.newbyteorder("<"), copy=False).data)
         if (most := int(part.max())) > largest:
             largest, at = most, start + int(part.argmax())
+        if (least := int(part.min())) < smallest:
+            smallest, smallest_at = least, start + int(part.argmin())
         if progress is not None:
             progress(min(start + CHUNK, len(tokens)), len(tokens))
-    return Digest(digest.hexdigest(), largest, at)
+    return Digest(digest.hexdigest(), largest, at, smallest, smallest_at)
 
 
 def _read_bytes(path: Path, progress: Progress | None) -> Digest:

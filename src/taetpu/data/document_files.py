@@ -174,11 +174,16 @@ def _text_of(row: Any, field: str, where: str, file: Path) -> str:
         raise UserError(f"{where} of {file} is {str(row)[:40]!r}, not an object", path=("source",), remedy=remedy)
     if field not in row:
         names = ", ".join(map(repr, row)) or "nothing"
-        remedy = f"Set `field` to one of {names}." if row else "Remove the row."
+        remedy = f"Set `field` to one of {names}, or repair the row." if row else "Remove the row."
         raise UserError(f"{where} of {file} has no {field!r}, but {names}", path=("field",), remedy=remedy)
     if not isinstance(row[field], str):
         problem = f"{field!r} in {where} of {file} is {str(row[field])[:40]!r}, not a text"
         raise UserError(problem, path=("field",), remedy="Choose a field with texts, or remove the row.")
+    try:
+        row[field].encode()
+    except UnicodeEncodeError as error:
+        problem = f"{where} of {file} has half of a surrogate pair: {row[field][error.start]!a}"
+        raise UserError(problem, path=("source",), remedy="Repair or remove the row.") from None
     return row[field]
 
 
@@ -190,6 +195,9 @@ def read_table(file: Path, layout: Layout, *, delimiter: str) -> Iterator[str]:
     if layout.field not in names:
         problem = f"{file} has no column {layout.field!r}, but {', '.join(map(repr, names)) or 'nothing'}"
         raise UserError(problem, path=("field",), remedy="Set `field` to the column with the text.")
+    if names.count(layout.field) > 1:
+        problem = f"{file} has {names.count(layout.field)} columns named {layout.field!r}"
+        raise UserError(problem, path=("field",), remedy="Rename one of them.")
     place = names.index(layout.field)
     for row in rows:
         if len(row) != len(names):

@@ -140,9 +140,13 @@ def prepare_text(
             writer = _Writer(folder, known, settings)
             if not writer.done:
                 writer.write(corpora, progress)
-    files = {split: TokenFile(path, "prepared", _mapped(path, writer.dtype)) for split, path in writer.paths.items()}
-    train = digest_tokens(files["train"]).sha256 if len(files["train"].tokens) else ""
-    return Prepared(files, known, writer.counts, train)
+    files = {split: TokenFile(path, "prepared", writer.mapped(split)) for split, path in writer.paths.items()}
+    digests = writer.digests()
+    if digests != writer.stored:
+        damaged = next(split for split in SPLITS if digests[split] != writer.stored.get(split))
+        problem = f"{writer.paths[damaged]} of the cache is damaged: it no longer has the tokens that were written"
+        raise UserError(problem, remedy=f"Run `taetpu data clean {folder.name}`, then the same command again.")
+    return Prepared(files, known, writer.counts, digests["train"])
 
 
 @contextmanager
@@ -167,10 +171,6 @@ def load(folder: Path) -> Tokenizer:
     from taetpu.data.tokenizers import load_tokenizer
 
     return load_tokenizer((folder / "tokenizer.json").read_text())
-
-
-def _mapped(path: Path, dtype: np.dtype) -> np.ndarray:
-    return np.memmap(path, dtype, "r") if path.stat().st_size else np.zeros(0, dtype)
 
 
 def training_sample(corpora: Mapping[str, Corpus], settings: Settings) -> str:
@@ -204,10 +204,11 @@ class _Writer:
         self.dtype = np.dtype("<u2" if tokenizer.vocab_size <= 2**16 else "<u4")
         self.paths = {split: folder / f"{split}.bin" for split in SPLITS}
         self.state = folder / "progress.json"
-        self.done, self.counts = False, Counts()
+        self.done, self.counts, self.stored = False, Counts(), dict[str, str]()
         try:
             stored = json.loads(self.state.read_bytes())
             self.done, self.counts = stored["done"], Counts(**stored["counts"])
+            self.stored = stored["digests"]
         except (OSError, ValueError, KeyError, TypeError):
             pass  # not begun, or damaged: prepared from the start
 
@@ -287,8 +288,19 @@ class _Writer:
 
     def store(self, *, done: bool) -> None:
         """Store the progress."""
-        self.done = done
-        write_file(self.state, json.dumps({"done": done, "counts": asdict(self.counts)}).encode(), replace=True)
+        self.done, self.stored = done, self.digests() if done else {}
+        state = {"done": done, "counts": asdict(self.counts), "digests": self.stored}
+        write_file(self.state, json.dumps(state).encode(), replace=True)
+
+    def mapped(self, split: str) -> np.ndarray:
+        """Return the tokens of a split, memory-mapped; fewer than there were if the file is cut."""
+        count = self.paths[split].stat().st_size // self.dtype.itemsize
+        return np.memmap(self.paths[split], self.dtype, "r", shape=(count,)) if count else np.zeros(0, self.dtype)
+
+    def digests(self) -> dict[str, str]:
+        """Return the digest of each split's tokens."""
+        tokens = {split: TokenFile(path, "prepared", self.mapped(split)) for split, path in self.paths.items()}
+        return {split: digest_tokens(file).sha256 if len(file.tokens) else "" for split, file in tokens.items()}
 
 
 def blocks(documents: Iterator[Document]) -> Iterator[list[Document]]:

@@ -49,6 +49,7 @@ from taetpu.data.token_files import TokenStream
 from taetpu.data.tokenizers import CharConfig, Tokenizer, TokenizerConfig
 
 Share = Annotated[float, Field(ge=0, lt=1)]
+Count = Annotated[int, Field(gt=0)]
 EMPTY_LINE = "empty-line"
 LARGE = 2**28
 """Size of a corpus in bytes from which its tokens are kept in the cache, not in memory."""
@@ -98,11 +99,11 @@ class TextTask(Task):
     """What follows a document: an `empty-line`, or a token of the tokenizer, such as `<|endoftext|>`."""
     bos: str | None = None
     """Token before each document, with a token as separator."""
-    train_documents: Size | None = None
+    train_documents: Count | None = None
     """Number of training documents: the first ones. Evaluation data stay the same."""
-    train_tokens: Size | None = None
+    train_tokens: Count | None = None
     """Number of training tokens: the first ones. Evaluation data stay the same."""
-    eval_tokens: Size | None = None
+    eval_tokens: Count | None = None
     """Tokens from which on an evaluation split of a corpus above 256 MiB takes no more documents; `none`: 1,048,576."""
     segments: bool = False
     """Whether batches contain the document of each token, for the mask `document` and for absolute positions."""
@@ -269,7 +270,7 @@ class TextTask(Task):
         start = [] if begin is None else [begin]
         try:
             if end is None:
-                encoded = {name: [*map(tokenizer.encode, part if self.segments else ["".join(part)])]
+                encoded = {name: [*map(tokenizer.encode, part if self.segments else ["".join(part)] if part else [])]
                            for name, part in parts.items()}  # fmt: skip
             else:
                 encoded = {name: [np.array([*start, *tokenizer.encode_plain(text), end], np.int32) for text in part]

@@ -32,6 +32,8 @@ INDEX_DTYPES = {4: np.dtype("<i4"), 8: np.dtype("<u2")}
 NUMPY_MAGIC = b"\x93NUMPY"
 SNIFFED = 2**14
 """Number of tokens at the start of a file without a header by which its type is checked."""
+RAW = (".bin", ".npy", ".raw")
+"""Endings of files whose numbers have no header."""
 LARGEST_HIGH_WORD = 7
 """Largest upper half of a token in uint32: no vocabulary has more than half a million tokens."""
 
@@ -73,15 +75,19 @@ def open_token_file(path: Path, dtype: Dtype | None = None) -> TokenFile:
             return _megatron(index, path.with_suffix(".bin"), dtype)
         if start.startswith(NUMPY_MAGIC):
             return _numpy(path, dtype)
-        if len(start) == HEADER and (known := LLM_C.get(struct.unpack("<2i", start[:8]))) is not None:
-            return _llm_c(path, start, known, dtype)
+        if len(start) == HEADER and struct.unpack("<i", start[:4])[0] in {magic for magic, _ in LLM_C}:
+            return _llm_c(path, start, dtype)
         return _raw(path, np.dtype(dtype or "uint16").newbyteorder("<"))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}", remedy="Use readable token files.") from None
 
 
-def _llm_c(path: Path, start: bytes, known: np.dtype, dtype: Dtype | None) -> TokenFile:
-    count = struct.unpack("<3i", start[:12])[2]
+def _llm_c(path: Path, start: bytes, dtype: Dtype | None) -> TokenFile:
+    magic, version, count = struct.unpack("<3i", start[:12])
+    if (known := LLM_C.get((magic, version))) is None:
+        versions = ", ".join(str(number) for known_magic, number in LLM_C if known_magic == magic)
+        problem = f"{path} has a header of llm.c with version {version}"
+        raise UserError(problem, remedy=f"Use a file of version {versions}.")
     stored = path.stat().st_size - HEADER
     if stored != count * known.itemsize or count < 1:
         _cut(path, f"its header says {count:,} tokens of {known.itemsize} bytes, but {stored:,} bytes follow")
@@ -133,7 +139,13 @@ def _megatron(index: Path, data: Path, dtype: Dtype | None) -> TokenFile:
 
 def _raw(path: Path, dtype: np.dtype) -> TokenFile:
     size = path.stat().st_size
-    if size % dtype.itemsize or not size:
+    if path.suffix.lower() not in RAW:
+        problem = f"{path} is no file of tokens by its name and content"
+        remedy = f"Let its name end in {' or '.join(RAW)} if it holds numbers without a header."
+        raise UserError(problem, remedy=remedy)
+    if not size:
+        raise UserError(f"{path} is empty", remedy="Copy or write the file again.")
+    if size % dtype.itemsize:
         _cut(path, f"its {size:,} bytes are no whole number of tokens of {dtype.itemsize} bytes ({dtype.name})")
     return TokenFile(path, "raw", np.memmap(path, dtype, "r"), trusted=False)
 
@@ -161,7 +173,12 @@ def check_dtype(file: TokenFile, vocab_size: int) -> None:
         low, high = start[: len(start) // 2 * 2].reshape(-1, 2).T
         if len(high) > 1 and high.max() <= LARGEST_HIGH_WORD < low.max():
             _other_dtype(file, "uint32", f"every other token of {file.path} is {_values(high)}")
-    elif start.max() >= vocab_size and np.asarray(start).view("<u2").max() < vocab_size:
+        return
+    low, high = start[: len(start) // 2 * 2].reshape(-1, 2).T
+    if len(high) > 1 and not high.any() and low.any():
+        problem = f"every other token of {file.path} is 0, as if the file held numbers of 64 bits"
+        raise UserError(problem, path=("source",), remedy="Convert the file to uint32, or save it with np.save.")
+    if start.max() >= vocab_size and np.asarray(start).view("<u2").max() < vocab_size:
         _other_dtype(file, "uint16", f"{file.path} has the token {start.max():,}, beyond {vocab_size:,} tokens")
 
 

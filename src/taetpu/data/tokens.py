@@ -13,7 +13,7 @@ from taetpu.data.base import BatchSpec, Task
 from taetpu.data.corpora import Sources, names_of
 from taetpu.data.digests import digest_tokens
 from taetpu.data.stream_source import EVALUATED, StreamSource
-from taetpu.data.text import Share
+from taetpu.data.text import Count, Share
 from taetpu.data.token_files import Dtype, TokenFile, TokenStream, check_dtype, open_token_file
 
 NAMED = {"train": ("train",), "val": ("val", "valid", "dev"), "test": ("test",)}
@@ -45,9 +45,9 @@ class TokensTask(Task):
     """Share of the tokens for validation, from the end of `source`."""
     test: Share = 0.0
     """Share of the tokens for testing, from the end of `source`."""
-    eval_tokens: Size = 2**20
+    eval_tokens: Count = 2**20
     """Maximum number of tokens of an evaluation split: its first ones."""
-    train_tokens: Size | None = None
+    train_tokens: Count | None = None
     """Number of training tokens: the first ones. Evaluation data stay the same."""
     segments: bool = False
     """Whether batches contain the document of each token (requires `end_token`)."""
@@ -154,6 +154,9 @@ class TokensTask(Task):
             raise error if error.path else error.within(where) from None
         check_dtype(file, self.vocab_size)
         digest = digest_tokens(file)
+        if digest.smallest < 0:
+            problem = f"token {digest.smallest:,} at place {digest.smallest_at:,} of {path} is below 0"
+            raise UserError(problem, path=(where,), remedy="Write the file again without fill values.")
         if digest.largest >= self.vocab_size:
             problem = f"token {digest.largest:,} at place {digest.at:,} of {path} is beyond {self.vocab_size:,} tokens"
             remedy = f"Set vocab_size to {digest.largest + 1} or more, or dtype to the type of the tokens."

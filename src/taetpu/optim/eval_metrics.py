@@ -237,8 +237,26 @@ def sequence_sums(entry: str, metric: EvalMetric, seen: Evaluated) -> dict[str, 
     return {f"{entry}.{name}": jnp.asarray(value, jnp.float32) for name, value in sums.items()}
 
 
+ROUNDING = 1e-6
+"""By how much rounding may move a value beyond the bounds of its metric."""
+
+
 def metric_value(entry: str, metric: EvalMetric, totals: Mapping[str, Any]) -> float | None:
-    """Return the value of one metric, given the totals of `sequence_sums` over a set."""
+    """Return the value of one metric, given the totals of `sequence_sums` over a set.
+
+    Raises:
+        UserError: if the value is no number, or outside of the metric's bounds, on which intervals rely.
+    """
     prefix = f"{entry}."
     sums = {name.removeprefix(prefix): np.asarray(v) for name, v in totals.items() if name.startswith(prefix)}
-    return metric.value(sums)
+    value = metric.value(sums)
+    if value is None:
+        return None
+    low, high = metric.bounds
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        problem = f"metric {entry!r} gives {value!r}, not a number"
+        raise UserError(problem, path=("train", "eval_metrics", entry), remedy="Return a number from `value`.")
+    if value < low - ROUNDING or value > high + ROUNDING:
+        problem = f"metric {entry!r} gives {value:g}, outside of its bounds {low:g} to {high:g}"
+        raise UserError(problem, path=("train", "eval_metrics", entry), remedy="Correct `bounds`, or `value`.")
+    return float(value)
