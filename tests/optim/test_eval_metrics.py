@@ -1,5 +1,8 @@
 """Metrics on evaluation sets against values that are computed sequence by sequence in NumPy."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +11,7 @@ import pytest
 from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
 from taetpu.data.base import Batch
-from taetpu.optim.eval_metrics import EvalMetric, Evaluated, metric_value, sequence_sums
+from taetpu.optim.eval_metrics import Evaluated, metric_value, sequence_sums
 from taetpu.optim.loss import position_losses
 
 SEQUENCES, SEQ, VOCAB = 40, 10, 5
@@ -89,16 +92,8 @@ def test_in_context_score_is_the_difference_between_two_positions(evaluated):
 
 @pytest.mark.parametrize("value", [1.5, -0.1, "0.5", True])
 def test_values_beyond_the_bounds_or_without_a_number_are_refused(value):
-    class Wrong(EvalMetric):
-        bounds = (0.0, 1.0)
-
-        def sequence_sums(self, logits, batch):
-            return {}
-
-        def value(self, sums):
-            return value
-
+    wrong: Any = SimpleNamespace(bounds=(0.0, 1.0), value=lambda sums: value)
     with pytest.raises(UserError) as caught:
-        metric_value("wrong", Wrong(), {})
+        metric_value("wrong", wrong, {})
     assert caught.value.path == ("train", "eval_metrics", "wrong")
     assert str(value) in caught.value.problem
