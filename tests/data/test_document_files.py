@@ -84,6 +84,13 @@ def test_documents_of_text_files(tmp_path):
     assert texts_of("a.txt", tmp_path, per="blank-line") == ["one\ntwo", "three\nfour\nfive"]
 
 
+def test_long_cells_are_read_and_the_limit_of_others_stays(tmp_path):
+    before = csv.field_size_limit()
+    table(tmp_path / "a.csv", ["a" * 200_000])
+    assert texts_of("a.csv", tmp_path) == ["a" * 200_000]
+    assert csv.field_size_limit() == before
+
+
 def test_lists_and_patterns(tmp_path):
     for name in ("b", "a", "c"):
         (tmp_path / f"{name}.txt").write_text(name)

@@ -189,21 +189,31 @@ def _text_of(row: Any, field: str, where: str, file: Path) -> str:
 
 def read_table(file: Path, layout: Layout, *, delimiter: str) -> Iterator[str]:
     """Yield the texts of a CSV or TSV file with a header."""
-    csv.field_size_limit(LONGEST_CELL)
-    rows = csv.reader((f"{line}\n" for _, line in _lines(file)), delimiter=delimiter, strict=True)
-    names = next(rows, [])
-    if layout.field not in names:
-        problem = f"{file} has no column {layout.field!r}, but {', '.join(map(repr, names)) or 'nothing'}"
-        raise UserError(problem, path=("field",), remedy="Set `field` to the column with the text.")
-    if names.count(layout.field) > 1:
-        problem = f"{file} has {names.count(layout.field)} columns named {layout.field!r}"
-        raise UserError(problem, path=("field",), remedy="Rename one of them.")
-    place = names.index(layout.field)
-    for row in rows:
-        if len(row) != len(names):
-            problem = f"line {rows.line_num} of {file} has {len(row)} cells, but the header {len(names)}"
-            raise UserError(problem, path=("source",), remedy="Quote cells that contain delimiters or line ends.")
-        yield row[place].removesuffix("\n")
+    with _long_cells():
+        rows = csv.reader((f"{line}\n" for _, line in _lines(file)), delimiter=delimiter, strict=True)
+        names = next(rows, [])
+        if layout.field not in names:
+            problem = f"{file} has no column {layout.field!r}, but {', '.join(map(repr, names)) or 'nothing'}"
+            raise UserError(problem, path=("field",), remedy="Set `field` to the column with the text.")
+        if names.count(layout.field) > 1:
+            problem = f"{file} has {names.count(layout.field)} columns named {layout.field!r}"
+            raise UserError(problem, path=("field",), remedy="Rename one of them.")
+        place = names.index(layout.field)
+        for row in rows:
+            if len(row) != len(names):
+                problem = f"line {rows.line_num} of {file} has {len(row)} cells, but the header {len(names)}"
+                raise UserError(problem, path=("source",), remedy="Quote cells that contain delimiters or line ends.")
+            yield row[place].removesuffix("\n")
+
+
+@contextmanager
+def _long_cells() -> Iterator[None]:
+    """Let the module `csv` read cells of up to `LONGEST_CELL` characters in the `with` block."""
+    before = csv.field_size_limit(LONGEST_CELL)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
 
 
 def read_parquet(file: Path, layout: Layout) -> Iterator[str]:
