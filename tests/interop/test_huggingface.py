@@ -218,7 +218,7 @@ def test_every_kind_is_exported_or_refused():
                 refused = error
                 assert refused.remedy or refused.path, (slot, kind)
     assert exported >= {"mixer/attention", "ffn/swiglu", "ffn/reglu", "position/rope", "norm/rms", "order/sequential"}
-    assert not exported & {"ffn/relu2", "position/none", "norm/scale", "mixer/gru", "order/parallel"}
+    assert not exported & {"ffn/relu2", "norm/scale", "mixer/gru"}
 
 
 # --- folders ---------------------------------------------------------------------------------------------------------

@@ -98,7 +98,8 @@ NESTED = {
 
 def settings_of(family: str, rope: dict) -> dict:
     types = {"layer_types": TYPES, "sliding_window": 4}
-    more = {"gpt_oss": {"num_local_experts": 2}, "gemma3_text": types, "olmo3": {**types, "num_hidden_layers": 3}}
+    more = {"gpt_oss": {"num_local_experts": 2}, "gemma3_text": types, "olmo3": {**types, "num_hidden_layers": 3},
+            "qwen3_moe": {"norm_topk_prob": True}}  # fmt: skip
     fields = FAMILIES[family].settings.model_fields
     sizes = SIZES if "head_dim" in fields and family != "phi3" else {**NEOX, "num_key_value_heads": 2}
     known = {name: value for name, value in sizes.items() if name in fields}

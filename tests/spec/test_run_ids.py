@@ -67,9 +67,16 @@ def every_kind() -> Iterator[tuple[str, str, dict[str, Any]]]:
         for field in cls.model_fields:
             slot = slot_of(cls, field)
             if slot is not None and field not in FIELDS_OUTSIDE_IDENTITY:
-                yield from ((section, field, {"kind": kind, **needed.get(kind, {})}) for kind in builtin(slot.name))
+                for kind in builtin(slot.name):
+                    yield section, field, {"kind": kind, **(needed.get(kind) or required(slot.name, kind))}
     yield from (("task", "", {"kind": kind, **needed.get(kind, {"seq_len": 8})}) for kind in builtin("task"))
     yield from (("task", "tokenizer", {"kind": kind, **needed.get(kind, {})}) for kind in builtin("tokenizer"))
+
+
+def required(slot: str, kind: str) -> dict[str, Any]:
+    """Return the example's values of the fields that a kind requires."""
+    cls = kinds(slot)[kind]
+    return {name: cls.example[name] for name, info in cls.model_fields.items() if info.is_required()}
 
 
 def builtin(slot: str) -> list[str]:
