@@ -1,5 +1,6 @@
 """The arm contract refuses arms that break it, with the reason, and accepts others. Its comparisons are correct."""
 
+import json
 from pathlib import Path
 
 import jax
@@ -195,12 +196,14 @@ def test_every_builtin_kind_keeps_the_contract(study):
         "init": "scaled-fan-in",
     }
     others = [(slot, kind) for slot in own for kind, cls in kinds(slot).items() if kind != own[slot] and not cls.plugin]
-    required = {"mup": ", base_dim: 8", "factorised": ", size: 4"}
+    small = {"mup": {"base_dim": 8}, "factorised": {"size": 4}}
     with_others = {"deepnorm": ", model.norm.placement: post"}
-    written = [
-        f"{slot}-{kind}: {{model.{slot}: {{kind: {kind}{required.get(kind, '')}}}{with_others.get(kind, '')}}}"
-        for slot, kind in others
-    ]
+    written = []
+    for slot, kind in others:
+        cls = kinds(slot)[kind]
+        required = {name: cls.example[name] for name, info in cls.model_fields.items() if info.is_required()}
+        settings = json.dumps({"kind": kind, **required, **small.get(kind, {})})
+        written.append(f"{slot}-{kind}: {{model.{slot}: {settings}{with_others.get(kind, '')}}}")
     arms = check_arms(study(*written))
     assert len(arms) == len(others) + 1
 
