@@ -49,7 +49,7 @@ def names_of(*sources: Sources | None) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Documents of files, which are read anew each time.
+    """Documents of files, which each iteration reads again.
 
     Attributes:
         source: how the study names it, for messages.
@@ -80,7 +80,7 @@ class Corpus:
         """Return all documents.
 
         Raises:
-            UserError: if a file cannot be read, or if there is no document.
+            UserError: if a file cannot be read, or if the corpus is empty.
         """
         documents = [*self]
         if not documents:

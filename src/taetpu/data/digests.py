@@ -23,7 +23,7 @@ class Digest(NamedTuple):
 
     Attributes:
         sha256: the SHA-256 digest of its content; of the type and the values if it is a file of tokens.
-        largest: the largest token; -1 if it is no file of tokens.
+        largest: the largest token; -1 for other files.
         at: the index of the first token with this value.
         smallest: the smallest token.
         smallest_at: the index of the first token with this value.

@@ -43,7 +43,7 @@ class Settings(NamedTuple):
 
     Attributes:
         layout: how documents are found in files.
-        val: share of documents for validation; 0 with files of their own.
+        val: share of documents for validation; 0 if evaluation files are named.
         test: share of documents for testing.
         separator: token after each document.
         bos: token before each document.
@@ -119,7 +119,7 @@ def prepare_text(
         progress: called with the bytes that are read and those that there are.
 
     Raises:
-        UserError: if the text cannot be read or encoded, or if there is no room for the tokens.
+        UserError: if the text cannot be read or encoded, or if the disk is full.
     """
     contents = {name: [digest_file(path, progress) for _, path in corpus.files] for name, corpus in corpora.items()}
     with _about_tokenizer():

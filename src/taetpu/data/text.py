@@ -15,7 +15,6 @@ from pydantic import Field
 from taetpu.core.config import Size, SlotMark
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key
-from taetpu.core.metric_spec import TASK_METRICS, MetricSpec
 from taetpu.core.progress import show_progress
 from taetpu.core.registry import register
 from taetpu.data.base import (
@@ -23,7 +22,6 @@ from taetpu.data.base import (
     BatchSpec,
     Source,
     Split,
-    Task,
     at_length,
     epoch_rows,
     evaluation_split,
@@ -32,6 +30,7 @@ from taetpu.data.base import (
 from taetpu.data.bigrams import bigram_loss
 from taetpu.data.corpora import Corpus, Sources, names_of, open_corpus
 from taetpu.data.document_files import Format, Layout, Per
+from taetpu.data.next_token import NextTokenTask
 from taetpu.data.overlap import overlap
 from taetpu.data.splitting import (
     SEPARATOR,
@@ -61,7 +60,7 @@ Streams = dict[str, np.ndarray]
 
 
 @register("task", "text")
-class TextTask(Task):
+class TextTask(NextTokenTask):
     """Predict the next token of a text.
 
     `source` is `python-docs`, or files, patterns or folders. In text files, a document is a file, a line, or what lies
@@ -107,16 +106,6 @@ class TextTask(Task):
     """Tokens from which on an evaluation split of a corpus above 256 MiB takes no more documents; `none`: 1,048,576."""
     segments: bool = False
     """Whether batches contain the document of each token, for the mask `document` and for absolute positions."""
-
-    @property
-    def causal(self) -> bool:
-        """True, because each position predicts the next token."""
-        return True
-
-    @property
-    def metric_specs(self) -> dict[str, MetricSpec]:
-        """See `Task.metric_specs`."""
-        return TASK_METRICS
 
     @property
     def evaluation_sets(self) -> tuple[str, ...]:
@@ -292,7 +281,7 @@ class TextTask(Task):
         if name is None or (field, name) == ("separator", EMPTY_LINE):
             return None
         if field == "bos" and self.separator == EMPTY_LINE:
-            problem = f"bos {name!r} precedes documents that end in an empty line"
+            problem = f"bos is {name!r}, but documents are separated by empty lines, without tokens"
             raise UserError(problem, path=("bos",), remedy="Set `separator` to a token, or remove `bos`.")
         if (number := tokenizer.number(name)) is None:
             problem = f"the tokenizer has no token {name!r}"

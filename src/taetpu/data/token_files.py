@@ -128,10 +128,12 @@ def _megatron(index: Path, data: Path, dtype: Dtype | None) -> TokenFile:
     if stored != total * known.itemsize or total < 1:
         _cut(data, f"its index says {total:,} tokens of {known.itemsize} bytes, but it has {stored:,} bytes")
     if not np.array_equal(offsets, starts[:-1] * known.itemsize):
-        raise UserError(f"the sequences of {index} do not follow each other in {data.name}", remedy="Write them anew.")
+        raise UserError(
+            f"the sequences of {index} do not follow each other in {data.name}", remedy="Write both files again."
+        )
     if len(firsts) and (firsts.min() < 0 or firsts.max() > sequences or (np.diff(firsts) < 0).any()):
         problem = f"{index} says that documents start at sequences {firsts.min()} to {firsts.max()} of {sequences}"
-        raise UserError(problem, remedy="Write the index anew.")
+        raise UserError(problem, remedy="Write the index again.")
     _check_stated(data, known, dtype)
     borders = starts[firsts[firsts < sequences]]
     return TokenFile(data, "megatron", np.memmap(data, known, "r", 0, (total,)), borders)
@@ -140,7 +142,7 @@ def _megatron(index: Path, data: Path, dtype: Dtype | None) -> TokenFile:
 def _raw(path: Path, dtype: np.dtype) -> TokenFile:
     size = path.stat().st_size
     if path.suffix.lower() not in RAW:
-        problem = f"{path} is no file of tokens by its name and content"
+        problem = f"{path} has neither the name nor the content of a file of tokens"
         remedy = f"Let its name end in {' or '.join(RAW)} if it holds numbers without a header."
         raise UserError(problem, remedy=remedy)
     if not size:
@@ -236,7 +238,7 @@ class TokenStream:
         windows = np.empty((len(rows), seq_len + 1), np.int32)
         starts = rows.astype(np.int64) * seq_len
         where = np.searchsorted(self.ends, starts, "right")
-        for i in range(len(self.parts)):
+        for i in np.unique(where).tolist():
             begin = int(self.ends[i]) - len(self.parts[i])
             inside = np.flatnonzero((where == i) & (starts + seq_len < self.ends[i]))
             if len(inside):

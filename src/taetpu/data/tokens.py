@@ -7,11 +7,11 @@ from pydantic import Field
 
 from taetpu.core.config import Size
 from taetpu.core.errors import UserError
-from taetpu.core.metric_spec import TASK_METRICS, MetricSpec
 from taetpu.core.registry import register
-from taetpu.data.base import BatchSpec, Task
+from taetpu.data.base import BatchSpec
 from taetpu.data.corpora import Sources, names_of
 from taetpu.data.digests import digest_tokens
+from taetpu.data.next_token import NextTokenTask
 from taetpu.data.stream_source import EVALUATED, StreamSource
 from taetpu.data.text import Count, Share
 from taetpu.data.token_files import Dtype, TokenFile, TokenStream, check_dtype, open_token_file
@@ -22,7 +22,7 @@ ENDINGS = (".bin", ".npy")
 
 
 @register("task", "tokens")
-class TokensTask(Task):
+class TokensTask(NextTokenTask):
     """Predict the next token of text that another program turned into tokens.
 
     Reads nanoGPT's `train.bin` and `val.bin`, shards of llm.c and modded-nanogpt, `.npy` files with and without NumPy's
@@ -51,16 +51,6 @@ class TokensTask(Task):
     """Number of training tokens: the first ones. Evaluation data stay the same."""
     segments: bool = False
     """Whether batches contain the document of each token (requires `end_token`)."""
-
-    @property
-    def causal(self) -> bool:
-        """True, because each position predicts the next token."""
-        return True
-
-    @property
-    def metric_specs(self) -> dict[str, MetricSpec]:
-        """See `Task.metric_specs`."""
-        return TASK_METRICS
 
     @property
     def evaluation_sets(self) -> tuple[str, ...]:
