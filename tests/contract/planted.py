@@ -6,7 +6,7 @@ import numpy as np
 from jax import Array
 
 from taetpu.nn.attention import AttentionConfig
-from taetpu.nn.ffn import GLU, SwiGLUConfig
+from taetpu.nn.ffn.dense import GLU, SwiGLUConfig
 from taetpu.nn.init import FanIn
 from taetpu.plugin import register
 

@@ -18,7 +18,7 @@ from taetpu.core.static_dynamic import split
 from taetpu.nn.common import Context
 from taetpu.nn.lm import ModelConfig, build_model
 from taetpu.nn.named_arrays import named_parameters, with_parameters
-from taetpu.nn.residual import sinkhorn
+from taetpu.nn.residual.hyper_connections import sinkhorn
 
 SEQ = 5
 TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, 7, (2, SEQ)), jnp.int32)

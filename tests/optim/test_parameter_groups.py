@@ -18,7 +18,7 @@ from taetpu.nn.common import partition_trainable
 from taetpu.nn.lm import ModelConfig
 from taetpu.nn.named_arrays import named_parameters
 from taetpu.nn.parameters import Parameters
-from taetpu.optim.optimizers import OptimizerConfig
+from taetpu.optim.optimizers.base import OptimizerConfig
 from taetpu.optim.parameter_groups import check_groups
 from taetpu.optim.structure_checks import build_update_rule, compute_update
 from taetpu.plugin import Component

@@ -18,7 +18,7 @@ from taetpu.interop.families import FAMILIES, Family
 from taetpu.interop.huggingface import read_parameters
 from taetpu.nn.lm import ModelConfig, build_model
 from taetpu.nn.named_arrays import with_parameters
-from taetpu.nn.position import alibi_slopes, t5_bucket
+from taetpu.nn.position.biases import alibi_slopes, t5_bucket
 
 VOCAB, SEQ, DIM, LAYERS, HEADS = 13, 12, 16, 6, 4
 TOKENS = np.random.default_rng(0).integers(0, VOCAB, (2, SEQ)).astype(np.int32)

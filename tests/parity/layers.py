@@ -11,7 +11,7 @@ from tests.parity._common import BATCH, CONTEXT, DIM, DIMS, SEQ, build, randomis
 from tests.parity.registry import parity
 
 from taetpu.core.keys import root_key
-from taetpu.nn.residual import sinkhorn
+from taetpu.nn.residual.hyper_connections import sinkhorn
 
 FFN = replace(DIMS, layer=jnp.asarray(1), branch="ffn")
 

@@ -20,7 +20,7 @@ from taetpu.core.identity import FIELDS_OUTSIDE_IDENTITY, SCHEMA, canonical_json
 from taetpu.core.registry import kinds
 from taetpu.nn.block import LayerConfig
 from taetpu.nn.lm import LMConfig, ModelConfig
-from taetpu.optim.optimizers import AdamW
+from taetpu.optim.optimizers.adam import AdamW
 from taetpu.spec.study_config import ResolvedConfig
 
 STORED = Path(__file__).with_name("defaults.json")

@@ -97,7 +97,7 @@ def test_learned_positions_are_refused_before_anything_is_stored(checked):
 
 
 PLUGIN = """\
-from taetpu.nn.position import Learned, LearnedConfig
+from taetpu.nn.position.absolute import Learned, LearnedConfig
 from taetpu.plugin import register
 
 

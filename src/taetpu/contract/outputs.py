@@ -24,8 +24,8 @@ from taetpu.nn.common import AttentionDims, Carried, Context
 from taetpu.nn.init import ROLES, role_shape
 from taetpu.nn.lm import LM, MODEL_SLOTS, LMConfig
 from taetpu.nn.parameters import Parameters
-from taetpu.nn.position import IN_ATTENTION
-from taetpu.nn.residual import num_streams
+from taetpu.nn.position.base import IN_ATTENTION
+from taetpu.nn.residual.base import num_streams
 from taetpu.nn.slot_calls import (
     PARTS,
     Part,

@@ -16,7 +16,14 @@ from types import ModuleType
 from taetpu.core.config import Component
 from taetpu.core.errors import UserError
 from taetpu.core.global_state import Change, Snapshot
-from taetpu.core.registry import BUILTIN_MODULES, registered_by, registrations, restore, unregister
+from taetpu.core.registry import (
+    BUILTIN_MODULES,
+    import_builtin_kinds,
+    registered_by,
+    registrations,
+    restore,
+    unregister,
+)
 from taetpu.core.slot_requirements import check_declaration
 
 MODULE_PREFIX = "taetpu_plugin_"
@@ -67,7 +74,9 @@ def _load(file: Path) -> Plugin:
     if name in sys.modules:
         problem = "this plug-in is listed twice, or another plug-in has the same content"
         raise UserError(problem, file=file, remedy="List the plug-in once.")
-    for module in (*BUILTIN_MODULES.values(), *_imported(tree)):  # a snapshot covers only loaded modules
+    for slot in BUILTIN_MODULES:  # a snapshot covers only loaded modules
+        import_builtin_kinds(slot)
+    for module in _imported(tree):
         with suppress(Exception):  # a failing import is reported when the plug-in runs it
             import_module(module)
     before, registered_before = Snapshot(), registrations()

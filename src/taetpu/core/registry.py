@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from importlib import import_module
+from pkgutil import iter_modules
 from typing import TypeVar
 
 from taetpu.core.config import Component
@@ -12,8 +14,8 @@ C = TypeVar("C", bound=Component)
 
 KIND_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*")
 
-# The modules with the built-in kinds. A module is imported when its slot is first used, so that importing taetpu is
-# fast.
+# The modules and packages with the built-in kinds. They are imported when their slot is first used, so that importing
+# taetpu is fast.
 BUILTIN_MODULES = {
     "mixer": "taetpu.nn.mixer",
     "position": "taetpu.nn.position",
@@ -43,7 +45,7 @@ BUILTIN_MODULES = {
     "hook": "taetpu.optim.hooks",
     "metric": "taetpu.optim.metrics",
     "eval_metric": "taetpu.optim.eval_metrics",
-    "task": "taetpu.data.task_kinds",
+    "task": "taetpu.data",
     "tokenizer": "taetpu.data.tokenizers",
     "tracker": "taetpu.trackers.kinds",
 }
@@ -138,8 +140,16 @@ def kinds(slot: str) -> Mapping[str, type[Component]]:
     if slot not in slots():
         raise UserError(f"unknown slot {slot!r}", remedy=suggest(slot, slots()))
     if slot in BUILTIN_MODULES:
-        import_module(BUILTIN_MODULES[slot])
+        import_builtin_kinds(slot)
     return _KINDS[slot]
+
+
+@cache
+def import_builtin_kinds(slot: str) -> None:
+    """Import the module of a slot, or the package with its modules."""
+    module = import_module(BUILTIN_MODULES[slot])
+    for inner in iter_modules(getattr(module, "__path__", ())):
+        import_module(f"{module.__name__}.{inner.name}")
 
 
 def unregister(module: str) -> None:

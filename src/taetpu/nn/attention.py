@@ -19,7 +19,7 @@ from taetpu.nn.gate import NoGate
 from taetpu.nn.mask import CausalConfig, FullConfig, visible
 from taetpu.nn.mixer_base import MixerConfig
 from taetpu.nn.normalizer import SoftmaxConfig
-from taetpu.nn.position import IN_ATTENTION, PositionConfig
+from taetpu.nn.position.base import IN_ATTENTION, PositionConfig
 from taetpu.nn.qk_norm import NoQKNorm
 from taetpu.nn.scores import NoScores
 from taetpu.nn.values import NoValues

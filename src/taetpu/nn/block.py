@@ -17,14 +17,15 @@ from taetpu.core.sites import site
 from taetpu.nn.adapter import NoAdapter
 from taetpu.nn.attention import AttentionConfig
 from taetpu.nn.common import Context, Dims, Fixed, build_dropout, check_slots
-from taetpu.nn.ffn import SwiGLUConfig
+from taetpu.nn.ffn.dense import SwiGLUConfig
 from taetpu.nn.layer_dropout import NoLayerDropoutConfig
 from taetpu.nn.mixer_base import MixerConfig, UndeclaredMixer
 from taetpu.nn.norm import NormPair, RMSNormConfig, name_sites
 from taetpu.nn.order import SequentialConfig
-from taetpu.nn.position import RopeConfig
+from taetpu.nn.position.rotary import RopeConfig
 from taetpu.nn.post_block import NoAfter
-from taetpu.nn.residual import Connection, DeepNormConfig, NoResidualConfig, StandardConfig, branch_input
+from taetpu.nn.residual.base import Connection, branch_input
+from taetpu.nn.residual.single import DeepNormConfig, NoResidualConfig, StandardConfig
 from taetpu.nn.short_conv import NoShortConvConfig
 
 Stream = Float[Array, "batch seq *streams dim"]  # see `nn.residual.num_streams`

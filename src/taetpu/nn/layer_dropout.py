@@ -13,7 +13,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.keys import Key
 from taetpu.core.registry import register
 from taetpu.nn.common import Context, Dims, Fixed
-from taetpu.nn.residual import NoResidualConfig
+from taetpu.nn.residual.single import NoResidualConfig
 
 if TYPE_CHECKING:
     from taetpu.nn.block import LayerConfig

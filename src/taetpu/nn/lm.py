@@ -33,15 +33,16 @@ from taetpu.nn.common import (
     declared_arrays,
 )
 from taetpu.nn.embedding import Inputs, TiedConfig
-from taetpu.nn.ffn import SwiGLUConfig
+from taetpu.nn.ffn.dense import SwiGLUConfig
 from taetpu.nn.init import ScaledFanIn
 from taetpu.nn.layer_dropout import NoLayerDropoutConfig
 from taetpu.nn.logits import NoLogits
 from taetpu.nn.norm import RMSNormConfig
 from taetpu.nn.order import SequentialConfig
-from taetpu.nn.position import RopeConfig
+from taetpu.nn.position.rotary import RopeConfig
 from taetpu.nn.post_block import NoAfter
-from taetpu.nn.residual import StandardConfig, num_streams
+from taetpu.nn.residual.base import num_streams
+from taetpu.nn.residual.single import StandardConfig
 from taetpu.nn.short_conv import NoShortConvConfig
 from taetpu.nn.stack import Stack, build_stacks
 from taetpu.nn.stem import NoStem, check_scaled_once

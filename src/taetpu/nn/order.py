@@ -12,7 +12,8 @@ from taetpu.core.registry import register
 from taetpu.core.sites import rename_sites
 from taetpu.nn.common import Context, Dims
 from taetpu.nn.norm import name_sites
-from taetpu.nn.residual import NoResidualConfig, branch_input
+from taetpu.nn.residual.base import branch_input
+from taetpu.nn.residual.single import NoResidualConfig
 
 if TYPE_CHECKING:
     from taetpu.nn.block import Block, LayerConfig

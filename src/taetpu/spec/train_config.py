@@ -9,7 +9,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.metric_spec import TASK_METRICS
 from taetpu.optim.hooks import overrides_method
 from taetpu.optim.objectives import TaskObjective
-from taetpu.optim.optimizers import AdamW
+from taetpu.optim.optimizers.adam import AdamW
 from taetpu.optim.schedules import WSD, Cosine
 from taetpu.spec.compute_config import ComputeConfig, word_or_count
 from taetpu.spec.start import StartConfig

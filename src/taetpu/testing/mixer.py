@@ -11,7 +11,7 @@ from taetpu.core.keys import root_key
 from taetpu.nn.cache import cached_shapes
 from taetpu.nn.common import AttentionDims
 from taetpu.nn.mixer_base import MixerConfig
-from taetpu.nn.position import PositionConfig
+from taetpu.nn.position.base import PositionConfig
 from taetpu.nn.slot_calls import PARTS, build_part, trace_result
 from taetpu.testing.report import CheckFailed, CheckNote
 from taetpu.testing.standalone import setup

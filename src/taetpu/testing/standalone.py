@@ -17,8 +17,8 @@ from taetpu.core.keys import root_key
 from taetpu.core.tree import leaves_by_path
 from taetpu.nn.common import Context, partition_trainable
 from taetpu.nn.init import ROLES, role_shape
-from taetpu.nn.position import RopeConfig
-from taetpu.nn.residual import num_streams
+from taetpu.nn.position.rotary import RopeConfig
+from taetpu.nn.residual.base import num_streams
 from taetpu.nn.slot_calls import (
     PARTS,
     Part,

@@ -11,7 +11,7 @@ from taetpu.core.config import iter_components, to_data
 from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.data.base import Source, array_shapes
 from taetpu.nn.lm import LM
-from taetpu.optim.optimizers import AdamW
+from taetpu.optim.optimizers.adam import AdamW
 from taetpu.spec.study_config import ResolvedConfig
 from taetpu.train.matmul_count import matmul_flops
 from taetpu.train.model_cost import flops_per_token

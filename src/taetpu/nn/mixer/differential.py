@@ -15,7 +15,7 @@ from taetpu.nn.attention_kernels import Heads, Keys, KVHeads, Plain, Scores
 from taetpu.nn.common import Context, Dims, Fixed
 from taetpu.nn.matmul import matmul
 from taetpu.nn.norm import RMSNorm
-from taetpu.nn.position import PositionConfig
+from taetpu.nn.position.base import PositionConfig
 
 STD = 0.1  # of the initial vectors of lambda, as in the authors' code
 

@@ -16,7 +16,7 @@ from taetpu.nn.mixer.common import Stream, head_width, masked, read_state, write
 from taetpu.nn.mixer.recurrence import gated_delta_rule
 from taetpu.nn.mixer_base import MixerConfig
 from taetpu.nn.norm import RMSNorm
-from taetpu.nn.position import PositionConfig
+from taetpu.nn.position.base import PositionConfig
 from taetpu.nn.short_conv import draw_taps, short_convolution
 
 

@@ -21,7 +21,7 @@ from taetpu.nn.mixer.common import Stream, head_width
 from taetpu.nn.mixer_base import MixerConfig
 from taetpu.nn.norm import RMSNorm, build_rms
 from taetpu.nn.normalizer import SoftmaxConfig
-from taetpu.nn.position import IN_ATTENTION, PositionConfig
+from taetpu.nn.position.base import IN_ATTENTION, PositionConfig
 from taetpu.nn.scores import NoScores
 
 SLOTS = ("mask", "scores", "normalizer")

@@ -15,7 +15,7 @@ from taetpu.nn.common import Context, Dims, project
 from taetpu.nn.mixer.common import Stream, head_width, masked, read_state, write_state
 from taetpu.nn.mixer.recurrence import decayed_sum
 from taetpu.nn.mixer_base import MixerConfig
-from taetpu.nn.position import PositionConfig
+from taetpu.nn.position.base import PositionConfig
 
 
 @register("mixer", "linear")

@@ -19,7 +19,7 @@ from taetpu.nn.mixer.common import Stream, masked, read_state, write_state
 from taetpu.nn.mixer.recurrence import decayed_sum
 from taetpu.nn.mixer_base import MixerConfig
 from taetpu.nn.norm import RMSNorm
-from taetpu.nn.position import PositionConfig
+from taetpu.nn.position.base import PositionConfig
 from taetpu.nn.short_conv import draw_taps, short_convolution
 
 

@@ -14,7 +14,7 @@ from taetpu.core.sites import site
 from taetpu.nn.common import Context, Dims, project
 from taetpu.nn.mixer.common import Stream, read_state, write_state
 from taetpu.nn.mixer_base import MixerConfig
-from taetpu.nn.position import PositionConfig
+from taetpu.nn.position.base import PositionConfig
 
 State = tuple[Float[Array, "batch hidden"], ...]
 

@@ -1,27 +1,5 @@
 """Slot `residual`: the connection of a branch's output to the stream. Each branch has a separate connection."""
 
-from taetpu.nn.residual.base import Connection, branch_input, num_streams
-from taetpu.nn.residual.hyper_connections import (
-    DynamicHyperConnectionsConfig,
-    HyperConnections,
-    HyperConnectionsConfig,
-    ManifoldHyperConnectionsConfig,
-    sinkhorn,
-)
-from taetpu.nn.residual.single import DeepNormConfig, NoResidual, NoResidualConfig, Standard, StandardConfig
+from taetpu.nn.residual.single import Standard, StandardConfig
 
-__all__ = [
-    "Connection",
-    "DeepNormConfig",
-    "DynamicHyperConnectionsConfig",
-    "HyperConnections",
-    "HyperConnectionsConfig",
-    "ManifoldHyperConnectionsConfig",
-    "NoResidual",
-    "NoResidualConfig",
-    "Standard",
-    "StandardConfig",
-    "branch_input",
-    "num_streams",
-    "sinkhorn",
-]
+__all__ = ["Standard", "StandardConfig"]  # to extend in plug-ins
