@@ -9,6 +9,7 @@ from taetpu.cli.kind_pages import describe_field, example_lines
 from taetpu.core.config import Config, iter_components, slot_of
 from taetpu.core.errors import UserError
 from taetpu.core.registry import BUILTIN_MODULES, kinds
+from taetpu.data.remote.named import PUBLISHED
 from taetpu.spec.field_paths import Place, find_fields, list_fields
 from taetpu.spec.kind_examples import example_arm
 from taetpu.spec.loading import load_study
@@ -160,6 +161,16 @@ def test_the_page_of_a_preset_has_its_heads_settings_and_omissions(taetpu, name)
 def test_an_unknown_preset_is_refused(taetpu):
     code, _, err = taetpu("catalog", "preset/lama3")
     assert (code, "Did you mean 'llama3'?" in err) == (2, True)
+
+
+def test_the_published_corpora_have_licences_and_sizes(taetpu):
+    out, listed = taetpu("catalog", "corpus").out, taetpu("catalog", "corpus", "--json").json()["corpus"]
+    assert max(map(len, out.splitlines())) <= 80
+    assert {*listed} == {*PUBLISHED}
+    for name, corpus in PUBLISHED.items():
+        assert all(text in " ".join(out.split()) for text in (name, corpus.about, corpus.licence, corpus.size))
+        assert (listed[name]["licence"], listed[name]["splits"]) == (corpus.licence, [*corpus.splits])
+        assert listed[name]["addresses"]["train"] == corpus.splits["train"].address
 
 
 def test_kind_is_found_without_its_slot(taetpu):

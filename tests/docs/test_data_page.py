@@ -12,8 +12,10 @@ import pytest
 from pyarrow import parquet
 from ruamel.yaml import YAML
 from tests.data.token_writers import write_llm_c, write_megatron, write_raw
+from tests.dataset_hub import serving
 
 from taetpu.core.config_parsing import build_component
+from taetpu.data.remote import named
 
 PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
 ROWS = re.findall(r"^\| (.*?) \| `(\{.*\})` \|$", PAGE, re.MULTILINE)
@@ -21,7 +23,14 @@ TEXTS = [f"Text {i}: {'and so on, ' * (i % 7 + 2)}until {i * 7919}." for i in ra
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
+def hub(tmp_path_factory):
+    """A hub with the datasets that the page names."""
+    with pytest.MonkeyPatch.context() as monkeypatch, serving(monkeypatch, tmp_path_factory.mktemp("hub")) as state:
+        yield state
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory, hub):
     """Data of all kinds that the page names."""
     folder = tmp_path_factory.mktemp("data")
     lines = "".join(json.dumps({"body": text}) + "\n" for text in TEXTS)
@@ -51,13 +60,54 @@ def data(tmp_path_factory):
     np.save(folder / "tokens.npy", np.array(tokens, np.uint16))
     write_raw(folder / "raw.npy", [*tokens, 100351], "<u4")
     write_megatron(folder / "megatron.bin", [[tokens]])
+    shards = {file.name: file.read_bytes() for file in (folder / "shards").iterdir()}
+    for split, part in (("train", rows[:100]), ("validation", rows[100:])):
+        (folder / "hub").mkdir(exist_ok=True)
+        parquet.write_table(part, folder / "hub" / f"{split}.parquet")
+    parts = {f"en/{file.name}": file.read_bytes() for file in (folder / "hub").iterdir()}
+    configs = [{"config_name": "en", "data_dir": "en"}]
+    card = f"---\nconfigs: {json.dumps(configs)}\n---\n".encode()
+    wikitext = {f"wikitext-2-raw-v1/{file.stem}-0.parquet": file.read_bytes() for file in write_articles(folder)}
+    hub.commits["v1.0"] = "b" * 40
+    hub.datasets |= {"their/data": {"README.md": card, **parts}, "their/tokens": shards}
+    hub.datasets[f"Salesforce/wikitext@{(commit := named.WIKITEXT.rpartition('@')[2])}"] = wikitext
+    hub.commits["then"] = commit
     return folder
+
+
+def write_articles(folder):
+    """Write the rows of two splits of a corpus as WikiText has them, and return the files."""
+    files = []
+    for split, part in (("train", TEXTS), ("validation", TEXTS[::-7])):
+        lines = [line for i, text in enumerate(part) for line in (f" = {split} {i} = \n", "", f"{text}\n")]
+        files.append(folder / "hub" / f"{split}.parquet")
+        parquet.write_table(pyarrow.table({"text": lines}), files[-1])
+    return files
+
+
+def test_the_page_lists_the_published_corpora():
+    rows = re.findall(r"^\| `([\w-]+)` \| (.*) \| (.*) \| (.*) \| (.*) \|$", PAGE, re.MULTILINE)
+    assert rows == [
+        (name, corpus.about, corpus.licence, corpus.size, ", ".join(corpus.splits))
+        for name, corpus in named.PUBLISHED.items()
+    ]
 
 
 def test_the_page_has_lines_for_all_formats():
     named = " ".join(line for _, line in ROWS)
     assert len(ROWS) > 20
-    for part in (".jsonl", ".csv", ".parquet", "saved", "shards", ".npy", "megatron", "per: line", "split: hash"):
+    for part in (
+        ".jsonl",
+        ".csv",
+        ".parquet",
+        "saved",
+        "shards",
+        ".npy",
+        "megatron",
+        "per: line",
+        "split: hash",
+        "hf://",
+    ):
         assert part in named
 
 

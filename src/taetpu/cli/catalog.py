@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from taetpu.cli.corpus_pages import print_corpora
 from taetpu.cli.kind_pages import (
     TRACED,
     describe,
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 PRESET = "preset"
 """The argument that selects the presets of `model.preset`."""
+CORPUS = "corpus"
+"""The argument that selects the published corpora."""
 STUDY = "study"
 """The argument that selects all top-level fields of a study file. The first of these fields has the same name."""
 
@@ -58,6 +61,9 @@ def catalog(
 
     load_plugins(plugin or [])
     slot, _, kind = what.partition("/")
+    if what == CORPUS:
+        print_corpora(as_json)
+        return
     if slot == PRESET:
         print_presets(kind, as_json)
         return
@@ -114,6 +120,7 @@ def _print_kinds(classes: "Mapping[tuple[str, str], type[Component]]", fields: b
     if not fields:
         typer.echo("\nFormula, fields, source and an example: taetpu catalog SLOT/KIND")
         typer.echo("Search: taetpu catalog --search WORD. Known architectures: taetpu catalog preset")
+        typer.echo("Published corpora: taetpu catalog corpus")
         typer.echo("Fields of a study file: taetpu catalog study, or a path such as train.schedule")
 
 

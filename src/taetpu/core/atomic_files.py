@@ -99,6 +99,15 @@ def make_folder(folder: Path, sync: bool = True) -> None:
         _sync_folder(folder.parent)
 
 
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Create a folder, and wait until no other process is in this `with` block for it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def remove(path: Path) -> None:
     """Delete a file or a folder. A folder disappears atomically: it is renamed before it is emptied."""
     if path.is_dir() and not path.is_symlink():

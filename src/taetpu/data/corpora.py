@@ -3,17 +3,21 @@
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from taetpu.core.errors import UserError
-from taetpu.data.document_files import UNPACK, Format, Layout, format_of, read_texts
+from taetpu.data.document_files import ENDINGS, UNPACK, Format, Layout, format_of, read_texts
+from taetpu.data.remote.named import PUBLISHED
+from taetpu.data.remote.sources import fetch, is_remote
 from taetpu.data.splitting import Document, collapse
 
 PYTHON_DOCS = "python-docs"
+TEXT_ENDINGS = (*ENDINGS, ".txt")
+"""Endings of the files of a dataset that are read."""
 UNREAD = {
     "JSON": (".json", ".geojson", ".ipynb"),
     "a table": (".psv", ".feather", ".orc", ".avro", ".xls", ".xlsx", ".ods"),
@@ -42,7 +46,7 @@ Sources = str | tuple[str, ...]
 
 
 def names_of(*sources: Sources | None) -> tuple[str, ...]:
-    """Return the names of files, folders and patterns, without the corpora that come with Python."""
+    """Return the names of sources, without the corpus that comes with Python."""
     listed = [(source,) if isinstance(source, str) else source or () for source in sources]
     return tuple(name for names in listed for name in names if name != PYTHON_DOCS)
 
@@ -55,11 +59,13 @@ class Corpus:
         source: how the study names it, for messages.
         files: names and paths.
         layout: how documents are found in the files.
+        origins: facts about sources that are no paths.
     """
 
     source: str
     files: tuple[tuple[str, Path], ...]
     layout: Layout
+    origins: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def size(self) -> int:
@@ -90,14 +96,16 @@ class Corpus:
         return documents
 
 
-def open_corpus(sources: Sources, folder: Path, layout: Layout, field: str = "source") -> Corpus:
+def open_corpus(sources: Sources, folder: Path, layout: Layout, field: str = "source", split: str = "train") -> Corpus:
     """Return the corpus of a source.
 
     Args:
-        sources: `python-docs`, files, patterns such as `*.jsonl`, or folders (also those of `datasets.save_to_disk`).
-        folder: The folder to which sources are relative.
+        sources: `python-docs`, files, patterns such as `*.jsonl`, folders (also those of `datasets.save_to_disk`), or
+            sources that are no paths (`data.remote.sources`), whose files are downloaded.
+        folder: The folder to which paths are relative.
         layout: How documents are found in the files.
         field: The task's field, for errors.
+        split: The split to read of datasets that have several.
 
     Raises:
         UserError: if a source does not exist, or if a file is not in the format that its ending says.
@@ -105,10 +113,16 @@ def open_corpus(sources: Sources, folder: Path, layout: Layout, field: str = "so
     if sources == PYTHON_DOCS:
         return Corpus(PYTHON_DOCS, (), layout)
     files: list[tuple[str, Path]] = []
+    origins: list[Mapping[str, Any]] = []
     single = isinstance(sources, str)
     for i, source in enumerate([sources] if single else sources):
         try:
-            files += _find(source, folder)
+            if is_remote(source):
+                fetched = fetch(source, folder, TEXT_ENDINGS)
+                files += fetched.files(split)
+                origins.append(fetched.about_split(split))
+            else:
+                files += find_paths(source, folder)
         except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: `~` of an unknown user; ValueError: a NUL
             remedy = "Use a readable text file or folder."
             raise UserError(f"cannot read {source!r}: {error}", path=(field,), remedy=remedy) from None
@@ -116,10 +130,42 @@ def open_corpus(sources: Sources, folder: Path, layout: Layout, field: str = "so
             raise error.within(field) if single else error.within(field, i) from None
     for _, path in files:
         check_format(path, layout.format, field)
-    return Corpus(sources if single else ", ".join(sources), tuple(files), layout)
+    return Corpus(sources if single else ", ".join(sources), tuple(files), layout, tuple(origins))
 
 
-def _find(source: str, folder: Path) -> list[tuple[str, Path]]:
+def has_split(sources: Sources, folder: Path, split: str) -> bool:
+    """Return whether sources are datasets that all have a split `val` or `test` of their own."""
+    names = names_of(sources)
+    return bool(names) and all(
+        is_remote(name) and fetch(name, folder, TEXT_ENDINGS).own_split(split) is not None for name in names
+    )
+
+
+def list_local(sources: Sources | None, folder: Path, field: str) -> list[Path]:
+    """Return the files of the sources that are paths. The others do not travel with a study.
+
+    Raises:
+        UserError: if a path does not exist. The error names the field of the task.
+    """
+    paths = [name for name in names_of(sources) if not is_remote(name)]
+    try:
+        return [file for name in paths for _, file in find_paths(name, folder)]
+    except UserError as error:
+        raise error.within(field) from None
+
+
+def origins(corpora: Mapping[str, Corpus]) -> dict[str, Any]:
+    """Return the fact `fetched`: where the files of each corpus are from that are downloaded; empty without any."""
+    fetched = {name: [*corpus.origins] for name, corpus in corpora.items() if corpus.origins}
+    return {"fetched": fetched} if fetched else {}
+
+
+def find_paths(source: str, folder: Path) -> list[tuple[str, Path]]:
+    """Return names and paths of the files that a path names: a file, those of a folder, or those of a pattern.
+
+    Raises:
+        UserError: if there is no such file.
+    """
     path = folder / Path(source).expanduser()
     if path.is_dir():
         if (saved := saved_dataset(path)) is not None:
@@ -135,7 +181,8 @@ def _find(source: str, folder: Path) -> list[tuple[str, Path]]:
         )
         if matching:
             return [(os.path.relpath(file, folder), file) for file in matching]
-    near = get_close_matches(path.name, [PYTHON_DOCS, *(entry.name for entry in path.parent.glob("[!.]*"))], n=1)
+    known = [PYTHON_DOCS, *PUBLISHED, *(entry.name for entry in path.parent.glob("[!.]*"))]
+    near = get_close_matches(path.name, known, n=1)
     # Other files are not listed, because the folder may be private.
     hint = f"Did you mean {near[0]!r}? " if near else ""
     raise UserError(

@@ -28,7 +28,7 @@ from taetpu.data.base import (
     train_windows,
 )
 from taetpu.data.bigrams import bigram_loss
-from taetpu.data.corpora import Corpus, Sources, names_of, open_corpus
+from taetpu.data.corpora import Corpus, Sources, has_split, list_local, names_of, open_corpus, origins
 from taetpu.data.document_files import Format, Layout, Per
 from taetpu.data.next_token import NextTokenTask
 from taetpu.data.overlap import overlap
@@ -50,6 +50,8 @@ from taetpu.data.tokenizers import CharConfig, Tokenizer, TokenizerConfig
 Share = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(gt=0)]
 EMPTY_LINE = "empty-line"
+SOURCES = ("source", "val_source", "test_source")
+"""Fields that name files."""
 LARGE = 2**28
 """Size of a corpus in bytes from which its tokens are kept in the cache, not in memory."""
 EVAL_TOKENS = 2**20
@@ -63,9 +65,11 @@ Streams = dict[str, np.ndarray]
 class TextTask(NextTokenTask):
     """Predict the next token of a text.
 
-    `source` is `python-docs`, or files, patterns or folders. In text files, a document is a file, a line, or what lies
-    between blank lines (`per`). In `.jsonl`, `.csv`, `.tsv`, `.parquet` and `.arrow` files, and in folders that
-    `datasets` saved, each row is a document, and `field` names its text. Endings `.gz` and `.zst` are unpacked.
+    `source` is `python-docs`, files, patterns or folders, the name of a published corpus such as `wikitext-2`, a
+    dataset of the Hugging Face hub (`hf://datasets/OWNER/NAME`), or files in Cloud Storage (`gs://BUCKET/PATH`). In
+    text files, a document is a file, a line, or what lies between blank lines (`per`). In `.jsonl`, `.csv`, `.tsv`,
+    `.parquet` and `.arrow` files, and in folders that `datasets` saved, each row is a document, and `field` names its
+    text. Endings `.gz` and `.zst` are unpacked.
 
     `split: document` keeps every document in one split, so that evaluation text does not continue training text. It is
     the default for several documents. A single document can only be split in order (training, validation, test).
@@ -73,11 +77,11 @@ class TextTask(NextTokenTask):
     with the same text belong to one split. The documents of a split are concatenated, and windows may span several.
     """
 
-    source: Annotated[Sources, Field(description="python-docs, or files, patterns or folders of documents")]
+    source: Annotated[Sources, Field(description="python-docs, files, patterns, folders, names, hf:// or gs://")]
     val_source: Sources | None = None
-    """Files of validation text, in place of a share of `source`."""
+    """Files of validation text, in place of a share of `source` or of its published split."""
     test_source: Sources | None = None
-    """Files of test text, in place of a share of `source`."""
+    """Files of test text, in place of a share of `source` or of its published split."""
     format: Format | None = None
     """Format of all files; `none`: that of their endings. `text` trains the syntax of any file."""
     field: str = "text"
@@ -89,9 +93,9 @@ class TextTask(NextTokenTask):
     tokenizer: Annotated[TokenizerConfig, SlotMark("tokenizer")] = CharConfig()
     """Tokenizer of the text."""
     val: Share = 0.1
-    """Share of the text for validation, without `val_source`."""
+    """Share of the text for validation, without `val_source`. Datasets with such a split give it in full."""
     test: Share = 0.0
-    """Share of the text for testing, without `test_source`."""
+    """Share of the text for testing, without `test_source`. Datasets with such a split give it in full."""
     split: Literal["order", "document", "hash"] | None = None
     """Way to split: in the `order` of the text, by whole `document`, or by `hash`; `none`: `document` if several."""
     separator: str = "empty-line"
@@ -139,6 +143,7 @@ class TextTask(NextTokenTask):
         self._check_lengths(streams)
         facts = {
             "source": self.source if isinstance(self.source, str) else ", ".join(self.source),
+            **origins(corpora),
             **about,
             "characters": {name: len(text) for name, text in texts.items()},
             "bytes": {name: len(text.encode()) for name, text in texts.items()},
@@ -157,19 +162,21 @@ class TextTask(NextTokenTask):
 
     def files(self, folder: Path) -> list[Path]:
         """See `Task.files`."""
-        return [path for corpus in self._open(folder).values() for _, path in corpus.files]
+        return [path for field in SOURCES for path in list_local(getattr(self, field), folder, field)]
 
     def _open(self, folder: Path) -> dict[str, Corpus]:
         """Return the corpus that shares divide, and those of evaluation files."""
         corpora = {"train": open_corpus(self.source, folder, self.layout)}
         for name in EVALUATED:
             if (given := getattr(self, f"{name}_source")) is not None:
-                corpora[name] = open_corpus(given, folder, self.layout, f"{name}_source")
+                corpora[name] = open_corpus(given, folder, self.layout, f"{name}_source", name)
+            elif getattr(self, name) and has_split(self.source, folder, name):
+                corpora[name] = open_corpus(self.source, folder, self.layout, split=name)
         return corpora
 
-    def _shares(self) -> dict[str, float]:
+    def _shares(self, corpora: Mapping[str, Corpus]) -> dict[str, float]:
         """Return the shares of `source` that evaluation splits take."""
-        shares = {name: 0.0 if getattr(self, f"{name}_source") else getattr(self, name) for name in EVALUATED}
+        shares = {name: 0.0 if name in corpora else getattr(self, name) for name in EVALUATED}
         if sum(shares.values()) >= 1:
             problem = f"val {self.val} and test {self.test} leave no training text"
             raise UserError(problem, path=("val",), remedy="Set `val` and `test` so that their sum is below 1.")
@@ -187,7 +194,7 @@ class TextTask(NextTokenTask):
         if self.train_documents is not None:
             problem = f"train_documents of a corpus of more than {LARGE:,} bytes"
             raise UserError(problem, path=("train_documents",), remedy="Use train_tokens.")
-        shares = self._shares()
+        shares = self._shares(corpora)
         settings = Settings(
             self.layout, shares["val"], shares["test"], self.separator if tokens else None, self.bos,
             "" if tokens else SEPARATOR, self.eval_tokens or EVAL_TOKENS,
@@ -202,6 +209,7 @@ class TextTask(NextTokenTask):
         self._check_lengths(streams)
         facts = {
             "source": self.source if isinstance(self.source, str) else ", ".join(self.source),
+            **origins(corpora),
             "sha256": counts.text["train"],
             "documents": sum(counts.documents.values()),
             "split": "hash",
@@ -221,7 +229,7 @@ class TextTask(NextTokenTask):
 
     def _read_parts(self, corpora: Mapping[str, Corpus]) -> tuple[dict[str, list[str]], dict[str, Any]]:
         """Return the texts of each split, one for each document, and facts about them."""
-        shares = self._shares()
+        shares = self._shares(corpora)
         separator = SEPARATOR if self.separator == EMPTY_LINE else ""
         documents = corpora["train"].read()
         held_out = {name: corpora[name].read() for name in EVALUATED if name in corpora}

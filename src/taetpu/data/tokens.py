@@ -12,6 +12,8 @@ from taetpu.data.base import BatchSpec
 from taetpu.data.corpora import Sources, names_of
 from taetpu.data.digests import digest_tokens
 from taetpu.data.next_token import NextTokenTask
+from taetpu.data.remote.fetched import Fetched
+from taetpu.data.remote.sources import fetch, is_remote
 from taetpu.data.stream_source import EVALUATED, StreamSource
 from taetpu.data.text import Count, Share
 from taetpu.data.token_files import Dtype, TokenFile, TokenStream, check_dtype, open_token_file
@@ -30,7 +32,7 @@ class TokensTask(NextTokenTask):
     names are validation data. Those with `test` are not trained either; `test_source` names them.
     """
 
-    source: Annotated[Sources, Field(description="files, patterns such as data/*.bin, or folders of token files")]
+    source: Annotated[Sources, Field(description="files, patterns such as data/*.bin, folders, hf:// or gs://")]
     val_source: Sources = ()
     """Files of validation tokens, if `source` does not name them."""
     test_source: Sources = ()
@@ -108,16 +110,17 @@ class TokensTask(NextTokenTask):
 
     def files(self, folder: Path) -> list[Path]:
         """See `Task.files`. Megatron's indices are read as well."""
-        paths = [path for part in self._find(folder).values() for path in part]
+        paths = [path for part in self._find(folder, local=True).values() for path in part]
         indices = [path.with_suffix(".idx") for path in paths if path.suffix == ".bin"]
         return [*paths, *filter(Path.is_file, indices)]
 
-    def _find(self, folder: Path) -> dict[str, list[Path]]:
-        """Return the paths of the files of each split."""
-        paths = find_files(self.source, folder, "source")
+    def _find(self, folder: Path, *, local: bool = False) -> dict[str, list[Path]]:
+        """Return the paths of the files of each split; with `local`, only of those that are not downloaded."""
+        paths = find_files(_local(self.source) if local else self.source, folder, "source")
         for name, given in (("val", self.val_source), ("test", self.test_source)):
             if given:
-                paths[name] = find_files(given, folder, f"{name}_source", divide=False)["train"]
+                wanted = _local(given) if local else given
+                paths[name] = find_files(wanted, folder, f"{name}_source", divide=False, split=name)["train"]
             if paths[name] and getattr(self, name):
                 problem = f"{name} {getattr(self, name)} is a share of `source`, but {name} has files of its own"
                 raise UserError(problem, path=(name,), remedy=f"Remove {name}: {paths[name][0].name} is used.")
@@ -174,7 +177,14 @@ class TokensTask(NextTokenTask):
         return streams
 
 
-def find_files(sources: Sources, folder: Path, field: str, *, divide: bool = True) -> dict[str, list[Path]]:
+def _local(sources: Sources) -> tuple[str, ...]:
+    """Return the sources that are paths."""
+    return tuple(name for name in names_of(sources) if not is_remote(name))
+
+
+def find_files(
+    sources: Sources, folder: Path, field: str, *, divide: bool = True, split: str = "train"
+) -> dict[str, list[Path]]:
     """Return the files of each split, in the order given; files of a folder or pattern by name.
 
     Args:
@@ -182,6 +192,7 @@ def find_files(sources: Sources, folder: Path, field: str, *, divide: bool = Tru
         folder: the folder to which they are relative.
         field: the field of the task, for errors.
         divide: whether the names of files in folders and patterns assign them to splits.
+        split: without `divide`, the split to read of datasets that have several.
 
     Raises:
         UserError: if a source does not exist, or if no training file is left.
@@ -189,6 +200,12 @@ def find_files(sources: Sources, folder: Path, field: str, *, divide: bool = Tru
     files: dict[str, list[Path]] = {name: [] for name in NAMED}
     for i, source in enumerate((sources,) if isinstance(sources, str) else sources):
         where = (field,) if isinstance(sources, str) else (field, i)
+        if is_remote(source):
+            try:
+                _add_fetched(files, fetch(source, folder, ENDINGS), divide, split)
+            except UserError as error:
+                raise error.within(*where) from None
+            continue
         path = folder / Path(source).expanduser()
         if path.is_file():
             files["train"].append(path)
@@ -203,10 +220,22 @@ def find_files(sources: Sources, folder: Path, field: str, *, divide: bool = Tru
             raise UserError(problem, path=where, remedy=remedy)
         for file in listed:
             files[split_of(file) if divide else "train"].append(file)
-    if not files["train"]:
-        problem = f"the files of {field} are named as evaluation data: {files['val'][0].name}"
+    if sources and not files["train"]:
+        problem = f"the files of {field} are named as evaluation data: {(files['val'] or files['test'])[0].name}"
         raise UserError(problem, path=(field,), remedy="Name training files as well, or list the files one by one.")
     return files
+
+
+def _add_fetched(files: dict[str, list[Path]], fetched: Fetched, divide: bool, split: str) -> None:
+    """Add the files of a source that is downloaded: a dataset's own splits, or files that it names, by their names."""
+    own = [name for name in ("train", "val") if fetched.own_split(name)]
+    if divide and "train" in own:
+        for name in own:
+            files[name] += [path for _, path in fetched.files(name)]
+        return
+    listed = [path for _, path in fetched.files(split)]
+    for path in listed:
+        files[split_of(path) if divide and len(listed) > 1 else "train"].append(path)
 
 
 def split_of(file: Path) -> str:

@@ -1,4 +1,4 @@
-"""Sentences on the evaluation text: overlap with the training split, and characters without a token."""
+"""Sentences on the text: where it was downloaded from, overlap of the splits, and characters without a token."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from taetpu.report import summary
 
 NOTABLE = 0.01
 """Share of overlapping windows, and share of escape bits in 8 bits per byte, above which the report mentions them."""
-FACTS = ("overlap", "bytes", "escape_bits", "tokenizer_sample")
+FACTS = ("overlap", "bytes", "escape_bits", "tokenizer_sample", "fetched")
 """Names of the facts that tasks record about their evaluation text; see `data.base.Source.facts`."""
 
 
@@ -19,9 +19,16 @@ def describe_evaluation_text(data: Mapping[str, Mapping[str, Any]]) -> list[str]
     """
     arms: dict[str, list[str]] = {}
     for arm, facts in data.items():
-        for sentence in (*_sample_notes(facts), *_overlap_notes(facts), *_escape_notes(facts)):
+        for sentence in (*_fetched_notes(facts), *_sample_notes(facts), *_overlap_notes(facts), *_escape_notes(facts)):
             arms.setdefault(sentence, []).append(arm)
     return [text if len(names) == len(data) else f"{summary.join_and(names)}: {text}" for text, names in arms.items()]
+
+
+def _fetched_notes(facts: Mapping[str, Any]) -> Iterator[str]:
+    for split, origins in _by_split(facts, "fetched").items():
+        for origin in origins:
+            details = [f"{name} {origin[name]}" for name in ("split", "commit", "licence") if name in origin]
+            yield f"Data of {split}: {', '.join([origin['source'], *details])}; number of files: {origin['files']}."
 
 
 def _sample_notes(facts: Mapping[str, Any]) -> Iterator[str]:

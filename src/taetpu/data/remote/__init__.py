@@ -1,0 +1,1 @@
+"""Sources that are no paths: datasets of the Hugging Face hub, published corpora by name, and files in buckets."""

@@ -1,0 +1,66 @@
+"""What every source that is no path gives: files by split, which are downloaded when they are read."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from taetpu.core.errors import UserError
+
+NAMED = ""
+"""The split of files that the source names one by one."""
+OWN_SPLITS = {"train": ("train",), "val": ("validation", "valid", "dev", "val"), "test": ("test",)}
+"""The names that the split of a task may have in a source."""
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """The files of a source.
+
+    Attributes:
+        source: how the study names it.
+        splits: the names of the files of each split; of `NAMED` alone if the source names files and not a dataset.
+        about: facts for reports: where the files are from.
+        open_files: downloads files, and returns their names and paths.
+    """
+
+    source: str
+    splits: Mapping[str, Sequence[str]]
+    about: Mapping[str, Any]
+    open_files: Callable[[Sequence[str]], list[tuple[str, Path]]]
+
+    def own_split(self, wanted: str) -> str | None:
+        """Return the source's name for the split `train`, `val` or `test`; None if it has no such split."""
+        return next((name for name in OWN_SPLITS[wanted] if name in self.splits), None)
+
+    def files(self, wanted: str = "train") -> list[tuple[str, Path]]:
+        """Return names and paths of the files of a split, which are downloaded if they are not there.
+
+        A source with a single split gives this one.
+
+        Raises:
+            UserError: if the source has several splits, but not this one, or if a download fails.
+        """
+        return self.open_files(self.splits[self._choose(wanted)])
+
+    def about_split(self, wanted: str) -> dict[str, Any]:
+        """Return facts about the files of a split: where they are from, and the source's name for the split."""
+        name = self._choose(wanted)
+        return {**self.about, **({"split": name} if name else {}), "files": len(self.splits[name])}
+
+    def _choose(self, wanted: str) -> str:
+        name = self.own_split(wanted) or (next(iter(self.splits)) if len(self.splits) == 1 else None)
+        if name is None:
+            problem = f"{self.source} has no split for {wanted}, but {', '.join(map(repr, self.splits))}"
+            raise UserError(problem, remedy=f"Add ?split=NAME, e.g. ?split={next(iter(self.splits))}.")
+        return name
+
+
+def is_pattern(path: str) -> bool:
+    """Return whether a path contains wildcards."""
+    return any(sign in path for sign in "*?[")
+
+
+def index_of(file: str) -> str:
+    """Return the name of the index that a file of tokens has in Megatron's format."""
+    return str(PurePosixPath(file).with_suffix(".idx")) if file.endswith(".bin") else ""
