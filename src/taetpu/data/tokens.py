@@ -228,9 +228,9 @@ def find_files(
 
 def _add_fetched(files: dict[str, list[Path]], fetched: Fetched, divide: bool, split: str) -> None:
     """Add the files of a source that is downloaded: a dataset's own splits, or files that it names, by their names."""
-    own = [name for name in ("train", "val") if fetched.own_split(name)]
-    if divide and "train" in own:
-        for name in own:
+    splits = [name for name in ("train", "val") if fetched.own_split(name)]
+    if divide and "train" in splits:
+        for name in splits:
             files[name] += [path for _, path in fetched.files(name)]
         return
     listed = [path for _, path in fetched.files(split)]
