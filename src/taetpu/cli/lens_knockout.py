@@ -16,7 +16,7 @@ from taetpu.cli.lens_options import (
 )
 from taetpu.cli.options import integer, number, takes_options
 from taetpu.cli.output import log, plural, print_json, print_table, print_text
-from taetpu.core.errors import ErrorList, UserError, suggest
+from taetpu.core.errors import ErrorList, UserError, check_known
 from taetpu.core.progress import show_progress
 
 if TYPE_CHECKING:
@@ -119,13 +119,11 @@ def _check_options(options: KnockoutOptions) -> None:
     """Raise `UserError` for values that do not exist, and for options that have no effect."""
     from taetpu.lens.ablation.replacements import METHODS
 
-    if options.mode not in MODES:
-        raise UserError(f"unknown mode {options.mode!r}", path=("--mode",), remedy=suggest(options.mode, MODES))
+    check_known(options.mode, MODES, f"unknown mode {options.mode!r}", path=("--mode",))
     if options.mode == "pairs" and options.out is not None:
         raise UserError("pairs have no picture", path=("--out",), remedy="Remove --out, or use --json.")
     how = _how(options)
-    if how not in METHODS:
-        raise UserError(f"unknown replacement {how!r}", path=("--how",), remedy=suggest(how, METHODS))
+    check_known(how, METHODS, f"unknown replacement {how!r}", path=("--how",))
     errors = ErrorList()
     for name, methods in METHODS_OF.items():
         option, value = f"--{name.replace('_', '-')}", getattr(options, name)

@@ -9,7 +9,7 @@ from taetpu.cli.addresses import Address, ModelAddress, log_latest
 from taetpu.cli.lens_options import DataFolder, ModelOptions, Plugins, parse_ids, warn_of_unknown
 from taetpu.cli.options import AsJson, Root, integer, number, takes_options
 from taetpu.cli.output import print_json, print_sample, print_table, print_text
-from taetpu.core.errors import ErrorList, Failed, UserError
+from taetpu.core.errors import ErrorList, Failed, UserError, locate_errors
 
 if TYPE_CHECKING:
     from taetpu.lens.opened import OpenedModel
@@ -150,10 +150,8 @@ def _show_beams(options: SampleOptions, model: "OpenedModel", prompts: list[Any]
     assert options.beams is not None
     end = None
     for stop in options.stop or ():
-        try:
+        with locate_errors("--stop"):
             end = (read_token(model, stop), *model.end_tokens)
-        except UserError as error:
-            raise error.within("--stop") from None
     rows = []
     for prompt, start in zip(prompts, shown, strict=True):
         count = _count_tokens(options, model, [prompt])

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from taetpu.core.errors import UserError
+from taetpu.core.errors import UserError, check_known
 
 ARGUMENT = ("the argument NAME",)
 
@@ -70,11 +70,9 @@ def _template(name: str) -> dict[Path, str]:
 
 def _path_between(name: str, start: str, end: str, dim: int, num_layers: int) -> dict[Path, str]:
     """Return the study that leads from one preset to another, by file."""
-    from taetpu.core.errors import suggest
     from taetpu.spec.preset_study import write_study
     from taetpu.spec.presets import PRESETS
 
     for option, preset in (("--from", start), ("--to", end)):
-        if preset not in PRESETS:
-            raise UserError(f"unknown preset {preset!r}", path=(option,), remedy=suggest(preset, PRESETS))
+        check_known(preset, PRESETS, f"unknown preset {preset!r}", path=(option,))
     return {Path(f"{name}.yaml"): write_study(name, start, end, dim, num_layers)}

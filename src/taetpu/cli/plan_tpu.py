@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from taetpu.cli.output import log, plural, print_table, print_text
-from taetpu.core.errors import UserError
+from taetpu.core.errors import UserError, locate_errors
 
 if TYPE_CHECKING:
     from taetpu.core.chips import Slice
@@ -34,10 +34,8 @@ def requested_slices(name: str | None) -> "list[Slice]":
         return []
     if name == "all":
         return [parse_slice(f"{chip.name}-{COMPARED}") for chip in generations()]
-    try:
+    with locate_errors("--tpu"):
         return [parse_slice(name)]
-    except UserError as error:
-        raise error.within("--tpu") from None
 
 
 def largest_capabilities(slices: "list[Slice]") -> "Capabilities | None":

@@ -14,7 +14,7 @@ from taetpu.contract.no_op_reasons import explain_no_op, find_wide_window
 from taetpu.contract.outputs import check_groups, check_outputs
 from taetpu.contract.traced_program import Computation
 from taetpu.core.config import iter_components
-from taetpu.core.errors import ErrorList, UserError, suggest
+from taetpu.core.errors import ErrorList, UserError, check_known, suggest
 from taetpu.core.plugins import attribute_errors, forbid_changes
 from taetpu.core.static_dynamic import promoted_fields
 from taetpu.nn.mask import UNLIMITED
@@ -113,8 +113,7 @@ def check_arm(study: Study, name: str) -> tuple[Computation, Computation, UserEr
         UserError: If the study has no such arm, or the baseline is invalid.
     """
     known = {arm.name: arm for arm in study.arms}
-    if name not in known:
-        raise UserError(f"study {study.name!r} has no arm {name!r}", remedy=suggest(name, known))
+    check_known(name, known, f"study {study.name!r} has no arm {name!r}")
     contract, baseline, arm, broken = Contract(study), study.arms[0], known[name], None
     with forbid_changes():
         contract.check_arm(baseline)

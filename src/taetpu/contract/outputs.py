@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from taetpu.core.config import Component, iter_components
-from taetpu.core.errors import KeyPath, UserError
+from taetpu.core.errors import KeyPath, UserError, locate_errors
 from taetpu.core.keys import named, root_key
 from taetpu.core.plugins import attribute_errors
 from taetpu.core.static_dynamic import bind, promoted_fields, split
@@ -81,10 +81,8 @@ def check_groups(config: ResolvedConfig, source: Source) -> None:
     """Raise `UserError` if a parameter group matches nothing; see `optim.parameter_groups.check_groups`."""
     shapes = parameter_shapes(config.model, source.interface, source.seq_len)
     parameters = Parameters(shapes, config.model, source.interface, source.seq_len)
-    try:
+    with locate_errors("train", "optimizer"):
         parameter_groups.check_groups(getattr(config.train.optimizer, "groups", {}), parameters)
-    except UserError as error:
-        raise error.within("train", "optimizer") from None
 
 
 def _calls(model: LMConfig, source: Source, dtype: Any) -> Iterator[tuple[KeyPath, Component, Part | None, Setup]]:
@@ -220,13 +218,11 @@ def check_visible_targets(config: ResolvedConfig, source: Source) -> None:
     split = source.evaluation("val")
     for number, mask in sorted(masks, key=lambda item: item[0]) if split is not None else ():
         assert split is not None
-        try:
+        with locate_errors("model", "layers", number, "mixer", "mask"):
             if mask.needs_tokens and source.interface.features:
                 problem = f"mask {mask.kind!r} reads a separator, but the inputs of the task are real numbers"
                 raise UserError(problem, remedy="Use another mask.")
             mask.check_windows(split.tokens[:CHECKED], split.weights[:CHECKED])
-        except UserError as error:
-            raise error.within("model", "layers", number, "mixer", "mask") from None
 
 
 def check_lengths(config: ResolvedConfig, source: Source) -> None:

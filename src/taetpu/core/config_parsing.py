@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticUndefined
 
 from taetpu.core.config import Component, Config, config_class_of, has_entries, slot_of, traced_fields
-from taetpu.core.errors import ErrorList, KeyPath, UserError, suggest
+from taetpu.core.errors import ErrorList, KeyPath, UserError, check_known, suggest
 from taetpu.core.registry import kinds
 
 C = TypeVar("C", bound=Config)
@@ -130,8 +130,7 @@ def build_component(slot: str, value: Any, path: KeyPath = ()) -> Component:
             f"{slot} needs a kind, got {value!r}", path=path, remedy=f"Write {{kind: ...}}. {suggest('', known)}"
         )
     kind = str(value["kind"])
-    if kind not in known:
-        raise UserError(f"unknown {slot} kind {kind!r}", path=(*path, "kind"), remedy=suggest(kind, known))
+    check_known(kind, known, f"unknown {slot} kind {kind!r}", path=(*path, "kind"))
     return load_config(known[kind], {k: v for k, v in value.items() if k != "kind"}, path)
 
 

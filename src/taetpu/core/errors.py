@@ -81,6 +81,24 @@ class UserError(Exception):
         return "\n".join(line for line in lines if line)
 
 
+@contextmanager
+def locate_errors(*prefix: str | int, file: str | Path | None = None, line: int | None = None) -> Iterator[None]:
+    """Prepend `prefix` to the path of a `UserError` raised in the `with` block (see `UserError.within`)."""
+    try:
+        yield
+    except UserError as error:
+        raise error.within(*prefix, file=file, line=line) from None
+
+
+def check_known(
+    name: str, known: Iterable[str], problem: str, *, path: KeyPath = (), file: str | Path | None = None
+) -> None:
+    """Raise `UserError` with a suggestion if a name is not one of the known names."""
+    names = [*known]
+    if name not in names:
+        raise UserError(problem, path=path, file=file, remedy=suggest(name, names))
+
+
 class DataWarning(UserWarning):
     """A warning about the user's data, such as NaN in weights. The CLI prints it in one line."""
 

@@ -8,7 +8,7 @@ from pkgutil import iter_modules
 from typing import TypeVar
 
 from taetpu.core.config import Component
-from taetpu.core.errors import UserError, suggest
+from taetpu.core.errors import UserError, check_known, suggest
 
 C = TypeVar("C", bound=Component)
 
@@ -137,8 +137,7 @@ def register(slot: str, kind: str) -> Callable[[type[C]], type[C]]:
 
 def kinds(slot: str) -> Mapping[str, type[Component]]:
     """Return the config classes for a slot, by kind."""
-    if slot not in slots():
-        raise UserError(f"unknown slot {slot!r}", remedy=suggest(slot, slots()))
+    check_known(slot, slots(), f"unknown slot {slot!r}")
     if slot in BUILTIN_MODULES:
         import_builtin_kinds(slot)
     return _KINDS[slot]

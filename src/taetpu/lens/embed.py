@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from jaxtyping import Float, Int
 
-from taetpu.core.errors import UserError, suggest
+from taetpu.core.errors import UserError, check_known
 from taetpu.core.output_files import check_output
 from taetpu.core.short_repr import short_repr
 from taetpu.lens.activations import (
@@ -127,8 +127,7 @@ def embed(
         UserError: if an input cannot be read, the model or layer has no such site, the site has no axis of positions or
             several, or `pool` is unknown.
     """
-    if pool not in get_args(Pool):
-        raise UserError(f"unknown pooling {pool!r}", path=("pool",), remedy=suggest(pool, get_args(Pool)))
+    check_known(pool, get_args(Pool), f"unknown pooling {pool!r}", path=("pool",))
     number = choose_layer(opened, site, layer)
     shape = site_shapes(opened, site)[number]
     if shape.positions != 1:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from taetpu.core.errors import UserError
+from taetpu.core.errors import UserError, locate_errors
 from taetpu.data.tokenizers import check_unicode
 from taetpu.lens.inputs import check_row
 from taetpu.lens.opened import OpenedModel
@@ -43,10 +43,8 @@ def read_token(opened: OpenedModel, token: str | int, *where: str) -> int:
         problem = f"{token!r} is not a token, expected a text or a number"
         raise UserError(problem, path=where, remedy="Use the text of one token, or its number.")
     if isinstance(token, str):
-        try:
+        with locate_errors(*where):
             check_unicode(token)
-        except UserError as error:
-            raise error.within(*where) from None
         digits = NUMBER.fullmatch(token)
         if digits and (token.startswith("#") or len(_part(opened, token)) != 1):
             token = int(digits[1])

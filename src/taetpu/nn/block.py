@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from pydantic import Field, NonNegativeInt
 
 from taetpu.core.config import Component, Config, SlotMark, Traced
-from taetpu.core.errors import UserError, suggest
+from taetpu.core.errors import UserError, check_known, suggest
 from taetpu.core.keys import Key, named
 from taetpu.core.sites import site
 from taetpu.nn.adapter import NoAdapter
@@ -91,10 +91,7 @@ class LayerConfig(Config):
         self.layer_dropout.check_layer(self)
         self.adapter.check_layer(self, dims)
         for part in self.drop:
-            if part not in DROPPABLE:
-                raise UserError(
-                    f"a layer has no part {part!r} to drop", path=("drop",), remedy=suggest(part, DROPPABLE)
-                )
+            check_known(part, DROPPABLE, f"a layer has no part {part!r} to drop", path=("drop",))
             if part != "layer" and getattr(self, part).kind == "none":
                 raise UserError(f"this layer has no {part} to drop", path=("drop",), remedy=f"Remove {part} from drop.")
             if part != "layer" and isinstance(self.residual, NoResidualConfig) and self.residual.removes(part):

@@ -16,7 +16,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int, Shaped
 
 from taetpu.core.config import Component, Config
-from taetpu.core.errors import UserError, suggest
+from taetpu.core.errors import UserError, locate_errors, suggest
 from taetpu.core.keys import Key, named
 from taetpu.core.model_interface import Interface
 from taetpu.nn.matmul import matmul
@@ -264,10 +264,8 @@ class Fixed(eqx.Module):
 def check_slots(config: Config, slots: Iterable[str], dims: Dims) -> None:
     """Raise `UserError` if the component in a slot of a config cannot be built at the given sizes."""
     for slot in slots:
-        try:
+        with locate_errors(slot):
             getattr(config, slot).check(dims)
-        except UserError as error:
-            raise error.within(slot) from None
 
 
 def is_fixed(node: Any) -> bool:

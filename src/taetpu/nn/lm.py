@@ -12,7 +12,7 @@ from pydantic import Field
 
 from taetpu.core.config import Config, SlotMark, Traced, iter_components
 from taetpu.core.config_parsing import load_config
-from taetpu.core.errors import UserError
+from taetpu.core.errors import UserError, locate_errors
 from taetpu.core.keys import Key, named
 from taetpu.core.model_interface import Interface
 from taetpu.core.number_parsing import parse_int
@@ -225,11 +225,9 @@ class LMConfig(Config):
         check_scaled_once(self.stem, self.position)
         self.carries(dims)
         for i, layer in enumerate(self.layers):
-            try:
+            with locate_errors("layers", i):
                 layer.check(dims)
                 self.position.check_layer(layer.position, i)
-            except UserError as error:
-                raise error.within("layers", i) from None
             fixed = next((part for part in iter_components(layer) if part.static_layer), None)
             if layer.same_as is not None and fixed is not None:
                 problem = (
@@ -261,11 +259,9 @@ class LMConfig(Config):
             if not (at := Interface.of(sizes)).is_language_model:
                 problem = f"a head predicts tokens, and the task has {at}"
                 raise UserError(problem, path=("heads", name), remedy="Remove the head.")
-            try:
+            with locate_errors("heads", name):
                 head.check(dims)
                 head.check_model(dims, self)
-            except UserError as error:
-                raise error.within("heads", name) from None
 
     def build(
         self, sizes: Interface | int, seq_len: int, *, key: Key, apart: bool = False, drawn: list[Drawn] | None = None

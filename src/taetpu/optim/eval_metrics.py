@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from pydantic import model_validator
 
 from taetpu.core.config import Size
-from taetpu.core.errors import UserError
+from taetpu.core.errors import UserError, locate_errors
 from taetpu.core.metric_spec import MetricSpec
 from taetpu.core.registry import register
 from taetpu.data.base import Batch, Task
@@ -220,10 +220,8 @@ def sequence_sums(entry: str, metric: EvalMetric, seen: Evaluated) -> dict[str, 
         UserError: if a value is not an array with one entry for each sequence. The path is one of the config.
     """
     path, batch = ("train", "eval_metrics", entry), len(seen.weight)
-    try:
+    with locate_errors(*path):
         sums = metric.sums(seen)
-    except UserError as error:
-        raise error.within(*path) from None
     if absent := [name for name in metric.mean_of if name not in sums]:
         problem = f"{entry!r} is the mean of {absent[0]!r}, which its method sums does not return"
         raise UserError(problem, path=path, remedy=f"Use two of: {', '.join(sums)}.")

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 from pydantic import Field, NonNegativeFloat, model_validator
 
 from taetpu.core.config import Component, Traced
-from taetpu.core.errors import UserError, suggest
+from taetpu.core.errors import UserError, locate_errors, suggest
 from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
 from taetpu.core.sites import Read
@@ -185,10 +185,8 @@ def run_hooks(hooks: Mapping[str, Hook], method: str, value: Any, *context: Any,
         if overrides_method(hook, method):
             sites = {site: now.sites[site] for site in hook.sites()} if method == "loss" else {}
             moment = replace(now, key=named(now.key, name, method), sites=sites)
-            try:
+            with locate_errors("train", "hooks", name):
                 new = getattr(hook, method)(value, *context, moment)
-            except UserError as error:
-                raise error.within("train", "hooks", name) from None
             code = getattr(type(hook), method).__code__
             what = "a number" if method == "loss" else f"the given {method}, with the same structure and shapes"
             check_form(

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain, islice
 from typing import Any
 
-from taetpu.core.errors import ErrorList, KeyPath, UserError
+from taetpu.core.errors import ErrorList, KeyPath, UserError, locate_errors
 from taetpu.spec.designs import factorial, ladder, one_by_one
 from taetpu.spec.overrides import apply_overrides, takes_list
 from taetpu.spec.study_config import BASELINE, StudySpec
@@ -59,10 +59,8 @@ def _written_arm(name: Any, overrides: Any, base: Mapping[str, Any]) -> Iterator
     check_part(name, overrides, place, "arm")
     if name.casefold() == BASELINE:
         raise UserError(f"the arm name {name!r} is reserved for the baseline", path=place, remedy="Rename the arm.")
-    try:
+    with locate_errors(*place):
         lists = {path: overrides[path] for path in _lists(overrides, base)}
-    except UserError as error:
-        raise error.within(*place) from None
     check_lists(lists, place)
     origins: dict[str, KeyPath] = {path: (*place, path) for path in overrides}
     for values, places in cells_of(lists, place):

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import field_validator, model_validator
 
 from taetpu.core.config import Config
-from taetpu.core.errors import UserError, suggest
+from taetpu.core.errors import UserError, check_known, locate_errors, suggest
 from taetpu.spec.document import format_brief
 from taetpu.store.frozen_study import PlannedContrast
 
@@ -87,21 +87,18 @@ def plan_contrasts(
         if not NAME.fullmatch(name):
             remedy = "Use letters, digits, hyphens and underscores, e.g. a-vs-b."
             raise UserError(f"{name!r} is not a name for a contrast", path=(name,), remedy=remedy)
-        try:
+        with locate_errors(name):
             if contrast.compare:
                 planned |= _comparison(name, contrast, arms)
             else:
                 planned |= _spread(name, contrast, arms, metrics, base)
-        except UserError as error:
-            raise error.within(name) from None
     return planned
 
 
 def _comparison(name: str, contrast: ContrastConfig, arms: Mapping[str, Any]) -> dict[str, PlannedContrast]:
     for side in COMPARISON:
         for arm in getattr(contrast, side):
-            if arm not in arms:
-                raise UserError(f"the study has no arm {arm!r}", path=(side,), remedy=suggest(arm, arms))
+            check_known(arm, arms, f"the study has no arm {arm!r}", path=(side,))
     return {name: {"compare": list(contrast.compare), "to": list(contrast.to)}}
 
 

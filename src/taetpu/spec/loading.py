@@ -8,7 +8,7 @@ from typing import Any
 
 from taetpu.core.config import Component, to_data
 from taetpu.core.config_parsing import build_components, load_config
-from taetpu.core.errors import ErrorList, KeyPath, UserError, shorten, suggest
+from taetpu.core.errors import ErrorList, KeyPath, UserError, locate_errors, shorten, suggest
 from taetpu.core.plugins import Plugin, load_plugins
 from taetpu.core.registry import kinds
 from taetpu.spec.arms import candidates
@@ -144,10 +144,8 @@ def _with_preset(data: dict[str, Any], sets: Mapping[str, Any]) -> dict[str, Any
     if not isinstance(model, Mapping) or "preset" not in model:
         return data
     sizes = {name: sets[f"model.{name}"] for name in ("dim", "num_layers") if f"model.{name}" in sets}
-    try:
+    with locate_errors("base", "model"):
         return {**data, "model": expand_preset({**model, **sizes})}
-    except UserError as error:
-        raise error.within("base", "model") from None
 
 
 def _parse_sets(sets: Sets) -> dict[str, tuple[str, Any]]:
@@ -157,10 +155,8 @@ def _parse_sets(sets: Sets) -> dict[str, tuple[str, Any]]:
         UserError: If changes are invalid or a path is set twice. All errors are raised together.
     """
     if isinstance(sets, Mapping):
-        try:
+        with locate_errors("sets"):
             return {str(path): (f"sets[{path!r}]", value) for path, value in read_document(sets).data.items()}
-        except UserError as error:
-            raise error.within("sets") from None
     if isinstance(sets, str) or not isinstance(sets, Iterable):
         problem = f"sets must be a list of texts or a dictionary, got {shorten(repr(sets))}"
         raise UserError(problem, path=("sets",), remedy='Write e.g. ["train.steps=200"] or {"train.steps": 200}.')
@@ -175,10 +171,8 @@ def _parse_sets(sets: Sets) -> dict[str, tuple[str, Any]]:
                 raise UserError(problem, path=place, remedy="Write e.g. train.steps=200.")
             if path in values:
                 raise UserError(f"{path} is set twice", path=place, remedy="Remove one of the options.")
-            try:
+            with locate_errors(*place):
                 values[path] = place[0], parse_value(value)
-            except UserError as error:
-                raise error.within(*place) from None
     mistakes.raise_all()
     return values
 
@@ -280,10 +274,8 @@ def _variants(candidate: Candidate, base: Mapping[str, Any]) -> Iterator[tuple[s
 def _contrasts(measure: Measure, arms: tuple[Arm, ...], baseline: RunConfig) -> dict[str, PlannedContrast]:
     """Return the contrasts of the analysis plan (see `plan_contrasts`)."""
     changed = {arm.name: {p: value for p, value in arm.overrides.items() if p not in arm.idle} for arm in arms}
-    try:
+    with locate_errors("measure", "contrasts"):
         return plan_contrasts(measure.contrasts, changed, arms[0].config.metrics(), to_data(baseline))
-    except UserError as error:
-        raise error.within("measure", "contrasts") from None
 
 
 def _check_measured(primary: str, tune: Tuning | None, arms: tuple[Arm, ...]) -> None:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 from taetpu.core.config import Component, Config, config_class_of, has_entries, slot_of
 from taetpu.core.config_parsing import build_component, load_config, parse_entries
-from taetpu.core.errors import ErrorList, KeyPath, UserError, dotted_path, suggest
+from taetpu.core.errors import ErrorList, KeyPath, UserError, dotted_path, locate_errors, suggest
 from taetpu.core.registry import kinds
 from taetpu.nn.block import LayerConfig
 from taetpu.nn.lm import ModelConfig, select_layers
@@ -204,10 +204,8 @@ def _spread_layers(model: dict[str, Any], num_layers: int) -> None:
     for where, settings in model.get("layers", {}).items():
         if not isinstance(settings, Mapping):
             raise UserError(f"{settings!r} is not a mapping of settings", path=("model", "layers", where))
-        try:
+        with locate_errors("model"):
             numbers = select_layers(where, num_layers)
-        except UserError as error:
-            raise error.within("model") from None
         for number in numbers:
             spread.setdefault(number, {}).update(deepcopy(dict(settings)))
     model["layers"] = spread

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field, field_validator, model_validator
 
 from taetpu.core.config import Config, to_data
-from taetpu.core.errors import UserError, suggest
+from taetpu.core.errors import UserError, check_known
 
 LAYERS, POSITIONS = "layers", "positions"
 METHODS = ("zero", "mean", "resample", "noise", "optimal")
@@ -43,8 +43,7 @@ class PostHocConfig(Config):
         if value == COUNTERFACTUAL:
             problem = "counterfactual needs a counterpart of each document, and evaluation sets have none"
             raise UserError(problem, path=("how",), remedy=f"Use one of: {', '.join(METHODS)}.")
-        if value not in METHODS:
-            raise UserError(f"unknown replacement {value!r}", path=("how",), remedy=suggest(value, METHODS))
+        check_known(value, METHODS, f"unknown replacement {value!r}", path=("how",))
         return value
 
     @model_validator(mode="after")

@@ -5,7 +5,7 @@ from typing import Any
 
 from taetpu.core.config import Component, to_data
 from taetpu.core.config_parsing import load_config
-from taetpu.core.errors import UserError, suggest
+from taetpu.core.errors import UserError, check_known
 from taetpu.core.registry import slots
 from taetpu.nn.block import LayerConfig
 from taetpu.nn.lm import ModelConfig
@@ -54,8 +54,7 @@ def preset_model(name: str, dim: int, num_layers: int) -> ModelConfig:
     Raises:
         UserError: If there is no such preset.
     """
-    if name not in PRESETS:
-        raise UserError(f"unknown preset {name!r}", remedy=suggest(name, PRESETS))
+    check_known(name, PRESETS, f"unknown preset {name!r}")
     return load_config(ModelConfig, expand_preset({"preset": name, "dim": dim, "num_layers": num_layers}))
 
 

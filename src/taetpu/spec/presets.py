@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from taetpu.core.config_parsing import normalize_value
-from taetpu.core.errors import UserError, suggest
+from taetpu.core.errors import UserError, check_known
 
 Settings = dict[str, Any]
 
@@ -206,8 +206,7 @@ def expand_preset(model: Mapping[str, Any]) -> Settings:
         return dict(model)
     written = {name: value for name, value in model.items() if name != "preset"}
     name, dim = model["preset"], normalize_value(written.get("dim"), integers=True)
-    if name not in PRESETS:
-        raise UserError(f"unknown preset {name!r}", path=("preset",), remedy=suggest(str(name), PRESETS))
+    check_known(str(name), PRESETS, f"unknown preset {name!r}", path=("preset",))
     if type(dim) is not int or dim < 1:
         problem = f"preset {name!r} needs a width" + (f", got dim={dim!r}" if "dim" in written else "")
         raise UserError(problem, path=("dim",) if "dim" in written else (), remedy="Set dim, e.g. dim: 128.")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from taetpu.core.config import fields_at_default, iter_components, to_data
-from taetpu.core.errors import ErrorList, UserError
+from taetpu.core.errors import ErrorList, UserError, locate_errors
 from taetpu.core.identity import SCHEMA, canonical_json
 from taetpu.core.notebook_html import paragraph, table
 from taetpu.core.plugins import Plugin, attribute_errors
@@ -172,7 +172,7 @@ class Sources:
         Raises:
             UserError: If the model cannot be read, it has no tokenizer, or each seed may have another one.
         """
-        try:
+        with locate_errors("tokenizer"):
             if SEED in start.folder:
                 problem = f"`tokenizer: start` is the tokenizer of one model, but {start.folder!r} depends on the seed"
                 remedy = "Set `tokenizer` to that of the models, e.g. {kind: file, path: FOLDER/tokenizer.json}."
@@ -184,8 +184,6 @@ class Sources:
             if size > rows > 0 and not tokenizer.crop:
                 problem = f"the model in {model.where} has {rows} tokens, but its tokenizer has {size}"
                 raise UserError(problem, remedy="Set tokenizer: {kind: start, crop: true}, or another tokenizer.")
-        except UserError as error:
-            raise error.within("tokenizer") from None
         return tokenizer.of_model(model.tokenizer.to_json(), rows)
 
     def _read_start(self, start: StartConfig, seed: int) -> StoredModel:
@@ -204,16 +202,12 @@ class Sources:
         start = config.train.start
         if start is None:
             return None
-        try:
+        with locate_errors("task"):
             source = self.prepare(config)
-        except UserError as error:
-            raise error.within("task") from None
-        try:
+        with locate_errors("train", "start"):
             model = self._read_start(start, seed)
             if start.vocabulary == "loaded":
                 model.check_vocabulary(source)
-        except UserError as error:
-            raise error.within("train", "start") from None
         if start.vocabulary == "drawn":
             return StoredParameters(model, vocabulary_parameters(config.model, source.interface, source.seq_len))
         return StoredParameters(model, tokens=None if source.tokenizer is None else source.tokenizer.kept)

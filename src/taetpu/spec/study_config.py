@@ -9,7 +9,7 @@ from pydantic import Field, PositiveFloat, field_validator, model_validator
 
 from taetpu.core.config import Config, SlotMark, to_data
 from taetpu.core.config_parsing import load_config, normalize_value
-from taetpu.core.errors import KeyPath, UserError
+from taetpu.core.errors import KeyPath, UserError, locate_errors
 from taetpu.core.metric_spec import Direction, MetricSpec
 from taetpu.core.registry import kinds
 from taetpu.nn.block import LayerConfig
@@ -55,10 +55,8 @@ class RunConfig(Config):
         Raises:
             UserError: If `ModelConfig.resolve` raises. The error's path starts with `model`.
         """
-        try:
+        with locate_errors("model"):
             return ResolvedConfig(task=self.task, model=self.model.resolve(), train=self.train)
-        except UserError as error:
-            raise error.within("model") from None
 
 
 def with_static_windows(model: LMConfig) -> LMConfig:
@@ -98,10 +96,8 @@ class ResolvedConfig(Config):
 
         The vocabulary size is unknown before the data is read, so components are checked with a vocabulary size of 0.
         """
-        try:
+        with locate_errors("model"):
             self.model.check(0, self.task.seq_len)
-        except UserError as error:
-            raise error.within("model") from None
         for i, layer in enumerate(self.model.layers):
             mixer = layer.typed_mixer
             mask = mixer.effective_mask
@@ -120,10 +116,8 @@ class ResolvedConfig(Config):
         except UserError as error:
             raise error if error.path[:1] == ("task",) else error.within("train", "objective") from None
         for name, metric in self.train.eval_metrics.items():
-            try:
+            with locate_errors("train", "eval_metrics", name):
                 metric.check_task(self.task)
-            except UserError as error:
-                raise error.within("train", "eval_metrics", name) from None
 
     def _check_targets(self) -> None:
         """Raise `UserError` if the objective, a head or the optimizer cannot use the targets of the task."""

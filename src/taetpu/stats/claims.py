@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from taetpu.core.errors import KeyPath, UserError, suggest
+from taetpu.core.errors import KeyPath, UserError, check_known, suggest
 from taetpu.core.number_parsing import parse_float
 from taetpu.stats import formatting
 from taetpu.stats.results import Results
@@ -133,9 +133,7 @@ def _judged(claim: Claim, results: Results, where: KeyPath) -> tuple[Mapping[str
         return known[claim.arm], claim.verdict
     names = [arm["name"] for arm in results["arms"]]
     for name in (claim.arm, claim.other):
-        if name not in names:
-            problem = f"study {results['study']!r} has no arm {name!r}"
-            raise UserError(problem, path=where, remedy=suggest(name, names))
+        check_known(name, names, f"study {results['study']!r} has no arm {name!r}", path=where)
     if claim.arm in arms and arms[claim.arm]["against"] == claim.other:
         return arms[claim.arm], claim.verdict
     for planned in (entry for entry in contrasts.values() if "spread" not in entry):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from taetpu.core.distributed import require_joined
-from taetpu.core.errors import UserError, suggest
+from taetpu.core.errors import UserError, check_known
 from taetpu.spec.loading import Sets, derive_arm, load_study
 from taetpu.spec.resolved_study import Arm, Study
 from taetpu.spec.unresolved_arms import bounded
@@ -210,8 +210,7 @@ def find_parts(study: Study, what: str, arms: Sequence[str] = ()) -> list[Part]:
     Raises:
         UserError: if there are no such parts, or an arm has parameters that the baseline lacks.
     """
-    if what not in KINDS:
-        raise UserError(f"unknown parts {what!r}", path=("what",), remedy=suggest(what, KINDS))
+    check_known(what, KINDS, f"unknown parts {what!r}", path=("what",))
     if what == "arms":
         names = arms or _left_out(study)
         if not names:
@@ -238,8 +237,7 @@ def _left_out(study: Study) -> list[str]:
 
 def _of_arm(study: Study, name: str) -> Part:
     known = {arm.name: arm for arm in study.arms[1:]}
-    if name not in known:
-        raise UserError(f"study {study.name!r} has no arm {name!r}", path=("arms",), remedy=suggest(name, known))
+    check_known(name, known, f"study {study.name!r} has no arm {name!r}", path=("arms",))
     arm, first = known[name], study.arms[0]
     if arm.role.get("against", first.name) != first.name or arm.config.train != first.config.train:
         problem = f"arm {name!r} changes more than the model of the baseline"

@@ -19,7 +19,7 @@ from jaxtyping import Array
 
 from taetpu.core.config import Component
 from taetpu.core.config_parsing import build_component
-from taetpu.core.errors import UserError, suggest
+from taetpu.core.errors import UserError, check_known, locate_errors
 from taetpu.core.keys import named, root_key
 from taetpu.core.sites import Ragged, Read, capture, find_sites
 from taetpu.core.static_dynamic import bind, promoted_fields, split
@@ -90,8 +90,7 @@ def check_coordinates(
 def _select_arms(study: Study, names: Sequence[str]) -> list[Arm]:
     known = {arm.name: arm for arm in study.arms}
     for name in names:
-        if name not in known:
-            raise UserError(f"no arm {name!r} in this study", path=("--arm",), remedy=suggest(name, known))
+        check_known(name, known, f"no arm {name!r} in this study", path=("--arm",))
     return [known[name] for name in names or known]
 
 
@@ -135,10 +134,8 @@ def scale_width(config: ResolvedConfig, width: int) -> ResolvedConfig:
     for i, layer in enumerate(config.model.layers):
         parts = {}
         for slot in ("mixer", "ffn"):
-            try:
+            with locate_errors("model", "layers", i, slot):
                 parts[slot] = _scale_component(getattr(layer, slot), factor)
-            except UserError as error:
-                raise error.within("model", "layers", i, slot) from None
         layers.append(layer.model_copy(update=parts))
     model = config.model.model_copy(update={"dim": width, "layers": tuple(layers)})
     constant = build_component("schedule", {"kind": "constant"})

@@ -13,7 +13,7 @@ import jax
 
 from taetpu.core.config import to_data
 from taetpu.core.config_parsing import load_config
-from taetpu.core.errors import UserError, suggest
+from taetpu.core.errors import UserError, check_known, locate_errors
 from taetpu.core.identity import canonical_json
 from taetpu.data.base import Source, Split
 from taetpu.lens.ablation.components import Components, find_components
@@ -81,13 +81,9 @@ def _split(config: ResolvedConfig, source: Source, table: PostHocConfig) -> Spli
     """
     sets = {name: source.evaluation(name) for name in config.task.evaluation_sets}
     known = {name: split for name, split in sets.items() if split is not None}
-    if table.split not in known:
-        problem = f"the task has no evaluation set {table.split!r}"
-        raise UserError(problem, path=("split",), remedy=suggest(table.split, known))
-    try:
+    check_known(table.split, known, f"the task has no evaluation set {table.split!r}", path=("split",))
+    with locate_errors("split"):
         check_documents(known[table.split])
-    except UserError as error:
-        raise error.within("split") from None
     return known[table.split]
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 from urllib.parse import quote
 
-from taetpu.core.errors import UserError, suggest
+from taetpu.core.errors import UserError, check_known
 from taetpu.report.inputs import read_inputs
 from taetpu.report.page import render_page
 from taetpu.stats.analyse import compute_results
@@ -32,8 +32,7 @@ class Root:
             UserError: If there is no study with this name.
         """
         studies = {study.name: study for study in find_studies(self.place)}
-        if name not in studies:
-            raise UserError(f"there is no study {name!r} here", file=self.place, remedy=suggest(name, studies))
+        check_known(name, studies, f"there is no study {name!r} here", file=self.place)
         return studies[name]
 
     def report(self, name: str) -> str:

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from taetpu.core.errors import UserError, suggest
+from taetpu.core.errors import UserError, check_known
 from taetpu.core.short_repr import short_repr
 from taetpu.lens.ablation.components import LAYERS, Components
 from taetpu.lens.ablation.documents import Documents
@@ -163,8 +163,7 @@ def prune(
 
 def _check_order(opened: OpenedModel, components: Components, order: str, steps: int | None) -> None:
     """Raise `UserError` if an order does not exist, does not apply to the components, or has no step."""
-    if order not in ORDERS:
-        raise UserError(f"unknown order {order!r}", path=("order",), remedy=suggest(order, ORDERS))
+    check_known(order, ORDERS, f"unknown order {order!r}", path=("order",))
     if order == "blocks" and (components.what != LAYERS or len(components) != len(opened.config.layers)):
         raise UserError("blocks consist of layers", path=("what",), remedy="Use --what layers, without --layer.")
     if order == "importance" and (components.site is None or components.by_position):

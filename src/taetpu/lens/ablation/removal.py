@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from taetpu.core.errors import UserError, suggest
+from taetpu.core.errors import UserError, check_known, suggest
 from taetpu.core.sites import Edit
 from taetpu.lens.ablation.components import Components, find_components
 from taetpu.lens.ablation.documents import Documents, read_documents, split_documents
@@ -89,9 +89,7 @@ def remove_components(
     Raises:
         UserError: see `without`.
     """
-    if how not in HOW:
-        problem = f"removed parts must be replaced by a constant, and {how!r} is not one"
-        raise UserError(problem, path=("how",), remedy=suggest(how, HOW))
+    check_known(how, HOW, f"removed parts must be replaced by a constant, and {how!r} is not one", path=("how",))
     chosen = {what: _choose(opened, what, names) for what, names in parts.items()}
     documents = None if how == "zero" else _read_reference(opened, how, reference)
     model, removers, values = opened.model, [], {}

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from taetpu.core.errors import UserError, suggest
+from taetpu.core.errors import UserError, check_known
 from taetpu.lens.ablation.components import LAYERS, Components
 from taetpu.lens.ablation.documents import Batch, Documents
 from taetpu.lens.ablation.optimal import fit_constants
@@ -62,8 +62,7 @@ def default_how(what: str) -> str:
 
 def check_method(method: Method, documents: Documents, components: Components) -> None:
     """Raise `UserError` if a method does not exist, or does not apply to the documents or components."""
-    if method.how not in METHODS:
-        raise UserError(f"unknown replacement {method.how!r}", path=("how",), remedy=suggest(method.how, METHODS))
+    check_known(method.how, METHODS, f"unknown replacement {method.how!r}", path=("how",))
     if components.site is None and method.how != "zero":
         problem = f"layers are skipped, and a skipped layer has no {method.how} activation"
         raise UserError(problem, path=("how",), remedy="Use zero, or remove mixers or ffns.")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Literal
 
-from taetpu.core.errors import UserError, suggest
+from taetpu.core.errors import check_known
 
 Status = Literal["ok", "slow", "FAILED", "skipped"]
 Group = Literal["machine", "jax"]
@@ -106,8 +106,7 @@ def select_checks(names: list[str]) -> list[Check]:
     """
     by_name = {check.name: check for check in CHECKS}
     for name in names:
-        if name not in by_name:
-            raise UserError(f"there is no check {name!r}", remedy=suggest(name, by_name))
+        check_known(name, by_name, f"there is no check {name!r}")
     if not names:
         return list(CHECKS)
     selected = {by_name[name] for name in names}
