@@ -145,10 +145,13 @@ def kinds(slot: str) -> Mapping[str, type[Component]]:
 
 @cache
 def import_builtin_kinds(slot: str) -> None:
-    """Import the module of a slot, or the package with its modules."""
+    """Import the module of a slot, or the package with its modules, whose kinds are then in the order of the modules."""
     module = import_module(BUILTIN_MODULES[slot])
     for inner in iter_modules(getattr(module, "__path__", ())):
         import_module(f"{module.__name__}.{inner.name}")
+    ordered = sorted(_KINDS[slot].items(), key=lambda item: item[1].__module__)
+    _KINDS[slot].clear()
+    _KINDS[slot].update(ordered)
 
 
 def unregister(module: str) -> None:
