@@ -145,7 +145,7 @@ def kinds(slot: str) -> Mapping[str, type[Component]]:
 
 @cache
 def import_builtin_kinds(slot: str) -> None:
-    """Import the module of a slot, or the package with its modules, whose kinds are then in the order of the modules."""
+    """Import the module of a slot, or its package with all modules, in whose order the kinds are then listed."""
     module = import_module(BUILTIN_MODULES[slot])
     for inner in iter_modules(getattr(module, "__path__", ())):
         import_module(f"{module.__name__}.{inner.name}")
