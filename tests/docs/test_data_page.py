@@ -16,6 +16,7 @@ from tests.dataset_hub import serving
 
 from taetpu.core.config_parsing import build_component
 from taetpu.data.remote import named
+from taetpu.store import gcs_client
 
 PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
 ROWS = re.findall(r"^\| (.*?) \| `(\{.*\})` \|$", PAGE, re.MULTILINE)
@@ -111,9 +112,24 @@ def test_the_page_has_lines_for_all_formats():
         assert part in named
 
 
-@pytest.mark.parametrize("line", [line for _, line in ROWS], ids=[have for have, _ in ROWS])
-def test_each_line_is_prepared(line, data):
+def check_line(line, data):
     source = build_component("task", YAML(typ="safe").load(line)).prepare(data)
     assert source.num_windows > 20
     assert source.evaluation("val") is not None
     assert source.facts["chance_loss"] > 3
+
+
+@pytest.mark.parametrize(("have", "line"), [pytest.param(*row, id=row[0]) for row in ROWS if "gs://" not in row[1]])
+def test_each_line_is_prepared(have, line, data):
+    check_line(line, data)
+
+
+def test_lines_with_buckets_are_prepared(data, google):
+    storage = gcs_client.storage_client()
+    storage.bucket("mine").create(location="us-east5")
+    for file in [*(data / "books").iterdir(), *(data / "shards").iterdir()]:
+        storage.bucket("mine").blob(str(file.relative_to(data))).upload_from_filename(file)
+    lines = [line for _, line in ROWS if "gs://" in line]
+    assert len(lines) == 2
+    for line in lines:
+        check_line(line, data)

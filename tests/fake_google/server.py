@@ -4,6 +4,7 @@ import json
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -159,7 +160,16 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
             self.send_header("Content-Length", str(len(reply.body)))
             self.end_headers()
             if self.command != "HEAD":
-                self.wfile.write(reply.body)
+                self.write(reply.body)
+
+        def write(self, body: bytes) -> None:
+            step = len(body) + 1 if server.world.pause is None else 2**20
+            for start in range(0, len(body), step):
+                self.wfile.write(body[start : start + step])
+                server.world.sent += len(body[start : start + step])
+                if server.world.pause is not None:
+                    self.wfile.flush()
+                    time.sleep(server.world.pause)
 
         def body(self) -> bytes:
             if self.headers.get("Transfer-Encoding") != "chunked":

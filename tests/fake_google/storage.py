@@ -10,7 +10,7 @@ import itertools
 import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from tests.fake_google.objects import Session, Stored, multipart, told
 from tests.fake_google.server import Answer, Request, Route
@@ -151,7 +151,8 @@ class _Storage:
         one = self._object(request, "storage.objects.get")
         if request.query.get("alt") == "media" or request.path.startswith("/download"):
             return one.media(request.headers.get("range", ""))
-        return one.resource()
+        there = f"{request.address}/download/storage/v1/b/{one.bucket}/o/{quote(one.name, safe='')}"
+        return {**one.resource(), "mediaLink": f"{there}?generation={one.generation}&alt=media"}
 
     def patch(self, request: Request) -> Any:
         one = self._object(request, "storage.objects.update")

@@ -105,6 +105,8 @@ class World:
         hosts: what boots when a machine is made.
         resources: per service, what is there: `{"tpu.nodes": {name: ...}}`.
         watch: called with every call before it is answered and after what it asks for was done.
+        pause: seconds after each MiB of an answer; None: answers are sent at once.
+        sent: the number of bytes of all answers.
     """
 
     project: str = "fake-project"
@@ -117,6 +119,8 @@ class World:
     operations: dict[str, "Pending"] = field(default_factory=dict)
     skew: float = 0.0
     watch: Callable[[Call, Moment], None] = lambda call, moment: None
+    pause: float | None = None
+    sent: int = 0
 
     def __post_init__(self) -> None:
         self._numbers = itertools.count(1)

@@ -100,12 +100,16 @@ def make_folder(folder: Path, sync: bool = True) -> None:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Create a folder, and wait until no other process is in this `with` block for it."""
+def locked(folder: Path) -> Iterator[int]:
+    """Create a folder, and wait until no other process is in this `with` block for it.
+
+    Yields:
+        A file descriptor. Child processes that inherit it keep the folder locked until they end.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        yield file.fileno()
 
 
 def remove(path: Path) -> None:

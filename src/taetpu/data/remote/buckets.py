@@ -1,23 +1,26 @@
 """Files in Cloud Storage, `gs://BUCKET/PATH`: copied to this machine's disk by gcloud, and verified.
 
-A path may be a file, a pattern or a folder. gcloud continues copies that were cut. Copies are kept in the folder
+A path may be a file, a pattern or a folder. Copies that were cut or killed are continued. Copies are kept in the folder
 `TAETPU_CACHE` until the object in the bucket changes, and are used without a network.
 """
 
 import base64
+import glob
 import hashlib
 import json
 import os
 import shutil
 import subprocess
 from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from taetpu.core.atomic_files import explain_os_error, free_bytes, locked, write_file
 from taetpu.core.errors import UserError
 from taetpu.core.jax_setup import cache_folder
+from taetpu.core.progress import show_progress
 from taetpu.data.remote.download import CHUNK
 from taetpu.data.remote.fetched import NAMED, Fetched, index_of, is_pattern
 from taetpu.data.remote.splits import ending_of, visible
@@ -27,6 +30,8 @@ PROPERTIES = {
     "CLOUDSDK_CORE_DISABLE_PROMPTS": "1", "CLOUDSDK_CORE_SHOW_STRUCTURED_LOGS": "never",
     "CLOUDSDK_CORE_USER_OUTPUT_ENABLED": "true", "CLOUDSDK_CORE_VERBOSITY": "warning",
 }  # fmt: skip
+THREADS = 4
+"""Number of objects that are copied at once."""
 FIELDS = "json(name,size,generation,crc32c_hash,md5_hash)"
 DENIED = ("403", "401", "does not have", "permission", "credentialed accounts", "active account")
 ABSENT = ("matched no objects", "not found: 404", "does not exist", "404")
@@ -63,11 +68,12 @@ def fetch_objects(source: str, endings: Collection[str]) -> Fetched:
             f"{source!r} names no object", remedy="Write gs://BUCKET/PATH, gs://BUCKET/FOLDER or a pattern."
         )
     objects = {item.name: item for item in list_objects(bucket, path)}
-    names = sorted(objects)
     if is_pattern(path):
-        names = [name for name in names if not name.endswith(".idx")]
-    elif path not in objects:
-        names = [name for name in visible(names) if ending_of(name, endings)]
+        names = [name for name in sorted(objects) if not name.endswith(".idx")]
+    elif path in objects:
+        names = [path]
+    else:
+        names = [name for name in visible(sorted(objects)) if ending_of(name, endings)]
     if not names:
         problem = f"{source} has no files to read"
         raise UserError(problem, remedy=f"Use the address of files that end in {', '.join(sorted(endings))}.")
@@ -130,27 +136,45 @@ def stage(bucket: str, objects: Sequence[Object]) -> None:
         UserError: if there is no room, if gcloud fails, or if a copy has another size or checksum than the object.
     """
     folder = cache_folder() / "buckets" / bucket
-    with explain_os_error("copy files of a bucket", folder, option="TAETPU_CACHE"), locked(folder):
+    with explain_os_error("copy files of a bucket", folder, option="TAETPU_CACHE"), locked(folder) as lock:
         missing = [item for item in objects if not _is_staged(bucket, item)]
         needed = sum(item.size for item in missing)
         if needed > (free := free_bytes(folder)):
             problem = f"{SCHEME}{bucket}: {needed:,} bytes are to be copied, but {folder} has room for {free:,}"
             raise UserError(problem, remedy="Set TAETPU_CACHE to a folder on a larger disk.")
-        for item in missing:
-            file = _place(bucket, item.name)
-            part = file.with_name(f"{file.name}.part")
-            file.parent.mkdir(parents=True, exist_ok=True)
-            address = f"{SCHEME}{bucket}/{item.name}"
+        done = 0
+        with show_progress(f"{SCHEME}{bucket}") as progress, ThreadPoolExecutor(THREADS, "copy") as pool:
+            for size in pool.map(lambda item: _copy(bucket, item, lock), missing):
+                done += size
+                if progress is not None:
+                    progress(done, needed)
+
+
+def _copy(bucket: str, item: Object, lock: int) -> int:
+    """Copy an object, or continue to, and return its number of bytes.
+
+    `gcloud storage cp` does not continue at the right place: it searches for the first byte 0 of a partial copy, which
+    is near the start of most files of tokens.
+    """
+    file, address = _place(bucket, item.name), f"{SCHEME}{bucket}/{item.name}"
+    part = file.with_name(f"{file.name}.{item.generation}.part")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    for other in file.parent.glob(f"{glob.escape(file.name)}.*.part"):
+        if other != part:
+            other.unlink()
+    with part.open("ab") as opened:
+        if (done := opened.tell()) < item.size:
             try:
-                _gcloud("cp", f"{address}#{item.generation}", str(part), limit=None)
+                _gcloud("cat", f"--range={done}-", f"{address}#{item.generation}", limit=None, out=opened, lock=lock)
             except _Absent:
                 remedy = "Run the same command again; it reads the new version."
                 raise UserError(f"{address} was changed while it was read", remedy=remedy) from None
-            _verify(part, item, address)
-            part.replace(file)
-            about = file.stat()
-            state = [item.generation, about.st_size, about.st_mtime_ns]
-            write_file(_state(file), json.dumps(state).encode(), replace=True)
+    _verify(part, item, address)
+    part.replace(file)
+    about = file.stat()
+    state = [item.generation, about.st_size, about.st_mtime_ns]
+    write_file(_state(file), json.dumps(state).encode(), replace=True)
+    return item.size
 
 
 def _place(bucket: str, name: str) -> Path:
@@ -200,12 +224,14 @@ class _Absent(Exception):
     """There is no such object."""
 
 
-def _gcloud(*words: str, limit: float | None = 120.0) -> str:
+def _gcloud(*words: str, limit: float | None = 120.0, out: BinaryIO | None = None, lock: int | None = None) -> str:
     """Return the standard output of `gcloud storage WORDS`.
 
     Args:
         words: The words after `gcloud storage`.
         limit: The number of seconds after which the command is ended; None for copies of any size.
+        out: Where the standard output is written instead.
+        lock: A file descriptor that gcloud keeps open while it runs, even if this process is killed.
 
     Raises:
         UserError: if gcloud is not installed, or is not allowed to read.
@@ -215,20 +241,22 @@ def _gcloud(*words: str, limit: float | None = 120.0) -> str:
     if program is None:
         problem = "reading gs:// requires gcloud, which is not installed"
         raise UserError(problem, remedy="Install it: https://cloud.google.com/sdk/docs/install")
-    environment: dict[str, Any] = {**os.environ, **PROPERTIES}
     shown = f"gcloud storage {' '.join(words)}"
     try:
-        done = subprocess.run([program, "storage", *words], env=environment, capture_output=True, text=True,
-                              timeout=limit, check=False)  # fmt: skip
+        done = subprocess.run(
+            [program, "storage", *words], env={**os.environ, **PROPERTIES}, stdin=subprocess.DEVNULL,
+            stdout=out or subprocess.PIPE, stderr=subprocess.PIPE, timeout=limit, check=False,
+            pass_fds=() if lock is None else (lock,),
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         problem = f"{shown}: no answer in {limit:.0f} seconds"
         raise GcloudFailed(problem, remedy="Check the network.") from None
     if done.returncode == 0:
-        return done.stdout
-    if any(sign in done.stderr for sign in ABSENT):
+        return (done.stdout or b"").decode()
+    said = done.stderr.decode(errors="replace")
+    if any(sign in said for sign in ABSENT):
         raise _Absent
-    problem = f"{shown}: {done.stderr.strip()}"
-    if any(sign in done.stderr for sign in DENIED):
-        remedy = "Run `gcloud auth login` with an account that may read the bucket."
-        raise UserError(problem, remedy=remedy)
+    problem = f"{shown}: {said.strip()}"
+    if any(sign in said for sign in DENIED):
+        raise UserError(problem, remedy="Run `gcloud auth login` with an account that may read the bucket.")
     raise GcloudFailed(problem, remedy="Check the network, then run the same command again.")

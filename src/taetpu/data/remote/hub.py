@@ -129,7 +129,7 @@ def fetch_dataset(source: str, endings: Collection[str]) -> Fetched:
 def _named_files(address: Address, listing: Listing, endings: Collection[str]) -> list[str]:
     """Return the files that a path names: a file, those of a pattern, or those of a folder that can be read."""
     if is_pattern(address.path):
-        return matching([*listing.files], [address.path])
+        return matching([file for file in listing.files if not file.endswith(".idx")], [address.path])
     if address.path in listing.files:
         return [address.path]
     inside = [file for file in listing.files if file.startswith(f"{address.path}/")]
