@@ -14,6 +14,7 @@ from taetpu.core.errors import UserError
 from taetpu.data import streamed_text, text
 from taetpu.data.splitting import hashed_split
 from taetpu.data.stream_source import StreamSource
+from taetpu.data.tokenizers import base
 from taetpu.report.evaluation_text import describe_evaluation_text
 
 SHARES = {"val": 0.3, "test": 0.2}
@@ -101,7 +102,7 @@ def test_a_stopped_preparation_continues(tmp_path, cache):
 
 def test_prepared_once_until_a_file_changes(tmp_path, cache, monkeypatch):
     first = prepared(tmp_path, source="a.jsonl", tokenizer="byte", **SHARES)
-    monkeypatch.setattr(streamed_text._Writer, "write", None)  # would fail
+    monkeypatch.setattr(streamed_text, "_write", None)  # would fail
     again = prepared(tmp_path, source="a.jsonl", tokenizer="byte", seq_len=4, **SHARES)
     assert streams(again) == streams(first)
     (tmp_path / "a.jsonl").write_bytes(json_lines(MANY[:-1]))
@@ -176,7 +177,7 @@ def test_a_tokenizer_that_is_read_enters_the_cache_by_content(tmp_path, cache, c
 
 
 def test_the_size_of_the_sample_is_said(tmp_path, cache, monkeypatch):
-    monkeypatch.setattr(streamed_text, "SAMPLE", 500)
+    monkeypatch.setattr(base, "SAMPLE", 500)
     total = sum(len(f"{text}\n\n") for text in expected("train"))
     for kind, sample in (("byte", None), ({"kind": "bpe", "vocab_size": 300}, {"characters": 500, "of": total})):
         facts = prepared(tmp_path, source="a.jsonl", tokenizer=kind, **SHARES).facts

@@ -129,7 +129,7 @@ def list_corpora(as_json: AsJson = False) -> None:
 
     Example: taetpu data list
     """
-    from taetpu.data.streamed_text import list_prepared
+    from taetpu.data.token_cache import list_prepared
 
     rows = list_prepared()
     if as_json:
@@ -153,9 +153,7 @@ def clean(
 
     Example: taetpu data clean --yes
     """
-    from taetpu.core.atomic_files import remove
-    from taetpu.core.jax_setup import cache_folder
-    from taetpu.data.streamed_text import list_prepared
+    from taetpu.data.token_cache import delete_prepared, list_prepared
 
     known = [row["name"] for row in list_prepared()]
     for name in names or ():
@@ -167,7 +165,7 @@ def clean(
     chosen = names or known
     if chosen and confirm(f"delete {', '.join(chosen)}", f"Delete {_corpora(len(chosen))}?", yes=yes):
         for name in chosen:
-            remove(cache_folder() / "text" / name)
+            delete_prepared(name)
         log(f"deleted {_corpora(len(chosen))}")
 
 

@@ -9,7 +9,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NoReturn
 
 
 class ChildFailed(Exception):
@@ -52,8 +52,10 @@ class Child:
             answer = self.process.stdout.readline()
         except BrokenPipeError:
             answer = ""
-        if answer:
-            return json.loads(answer)
+        return json.loads(answer) if answer else self.fail()
+
+    def fail(self) -> NoReturn:
+        """Raise the error of a process that ended, or is about to end, without an answer; see `ask`."""
         code = self.process.wait()
         if code < 0:  # killed by the out-of-memory killer, or aborted by a failed allocation
             raise MemoryError(f"killed by {signal.Signals(-code).name}")

@@ -82,6 +82,13 @@ class Corpus:
                 if text.strip():
                     yield Document(name if whole else f"{name}:{i}", text)
 
+    def texts(self) -> Iterator[str]:
+        """Yield the texts of the documents that are not empty."""
+        if self.source == PYTHON_DOCS:
+            yield from (document.text for document in self)
+        for _, path in self.files:
+            yield from (text for text in read_texts(path, self.layout) if text and not text.isspace())
+
     def read(self) -> list[Document]:
         """Return all documents.
 

@@ -16,6 +16,8 @@ from tokenizers import models
 from taetpu.core.config import Component
 from taetpu.core.errors import UserError
 
+SAMPLE = 2**26
+"""Number of characters of training text of which a tokenizer is trained, if the corpus does not fit into memory."""
 REFUSED = "Use another text, or another tokenizer. If every text fails, the tokenizer.json is damaged."
 
 
@@ -157,11 +159,16 @@ class TokenizerConfig(Component):
     def train(self, text: str) -> Tokenizer:
         """Return a tokenizer trained on `text`, the nonempty training split."""
 
+    @property
+    def sample(self) -> int:
+        """The number of characters at the start of the training text that `prepare` reads at most."""
+        return SAMPLE
+
     def prepare(self, text: str, folder: Path) -> Tokenizer:
         """Return the tokenizer of a task. By default, it is trained on `text`.
 
         Args:
-            text: The nonempty training split.
+            text: The nonempty training split; of a corpus in the cache, its first `sample` characters.
             folder: The folder of the study file, to which paths are relative.
 
         Raises:

@@ -11,6 +11,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from taetpu.core.config import MAX_SIZE
 from taetpu.core.registry import register
 from taetpu.data.tokenizers.base import Tokenizer, TokenizerConfig
+from taetpu.data.tokenizers.cutting import cut
 from taetpu.data.tokenizers.library import LibraryTokenizer
 
 LONGEST_WORD = 4096
@@ -42,7 +43,7 @@ class BPEConfig(TokenizerConfig):
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=len(text) >= PROGRESS,
         )
-        _run_interruptible(lambda: inner.train_from_iterator([text], trainer))
+        _run_interruptible(lambda: inner.train_from_iterator(cut(text), trainer))
         inner.pre_tokenizer, inner.decoder = words, decoders.ByteLevel()
         return LibraryTokenizer(inner)
 

@@ -100,6 +100,11 @@ class CharConfig(TokenizerConfig):
 class ByteConfig(TokenizerConfig):
     """The 256 byte values. Nothing is trained, and no character is unknown."""
 
+    @property
+    def sample(self) -> int:
+        """See `TokenizerConfig.sample`."""
+        return 0
+
     def train(self, text: str) -> Tokenizer:
         """Return the byte tokenizer. `text` is not used."""
         return ByteTokenizer(library_bytes())

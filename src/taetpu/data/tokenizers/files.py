@@ -11,7 +11,7 @@ from pydantic import Field, PrivateAttr
 from taetpu.core.errors import UserError
 from taetpu.core.json_files import RESTORE, read_bytes
 from taetpu.core.registry import register
-from taetpu.data.tokenizers.base import Tokenizer, TokenizerConfig
+from taetpu.data.tokenizers.base import SAMPLE, Tokenizer, TokenizerConfig
 from taetpu.data.tokenizers.crop import crop, mark_cropped
 from taetpu.data.tokenizers.library import load_tokenizer
 
@@ -58,6 +58,11 @@ class ReadTokenizerConfig(TokenizerConfig):
     """Whether tokens are removed that the training text does not contain, and that no token in it is merged from."""
     parse_special: bool = False
     """Whether special tokens that are written in the text, such as `<|endoftext|>`, are these tokens; else text."""
+
+    @property
+    def sample(self) -> int:
+        """See `TokenizerConfig.sample`."""
+        return SAMPLE if self.crop else 0
 
     @abstractmethod
     def read(self, text: str, folder: Path) -> Tokenizer:

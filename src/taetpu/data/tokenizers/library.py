@@ -21,8 +21,11 @@ from taetpu.data.tokenizers.characters import (
     library_bytes,
     library_characters,
 )
+from taetpu.data.tokenizers.cutting import PART, cut, is_divisible
 
 SPACE = "▁"  # a space in the tokens of SentencePiece, from which the tokenizer of Llama 2 comes
+AT_ONCE = 16
+"""Number of parts of a long text that are encoded at once."""
 LONGEST_REPLACEMENT = 64
 """Maximum number of characters that a normalizer may insert in one place. Those of known models insert one or two."""
 
@@ -36,7 +39,13 @@ class LibraryTokenizer(Tokenizer):
 
     def encode(self, text: str) -> np.ndarray:
         """See `Tokenizer.encode`."""
+        if len(text) > PART and self._divisible:
+            return np.concatenate([self.start_tokens, self.encode_plain(text), self.closing_tokens])
         return np.array(self._encoding(text).ids, np.int32)
+
+    @cached_property
+    def _divisible(self) -> bool:
+        return is_divisible(self._inner)
 
     @property
     def start_tokens(self) -> np.ndarray:
@@ -59,6 +68,10 @@ class LibraryTokenizer(Tokenizer):
 
     def encode_plain(self, text: str) -> np.ndarray:
         """See `Tokenizer.encode_plain`."""
+        if len(text) > PART and self._divisible:
+            parts = [*cut(text)]
+            groups = (parts[i : i + AT_ONCE] for i in range(0, len(parts), AT_ONCE))
+            return np.concatenate([ids for group in groups for ids in self.encode_all(group)])
         return np.array(self._encoding(text, special=False).ids, np.int32)
 
     def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:

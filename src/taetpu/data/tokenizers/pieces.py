@@ -36,6 +36,11 @@ class SentencePieceConfig(LocalTokenizerConfig):
     format: ClassVar[str] = "sentencepiece"
     example: ClassVar = {"path": "tokenizer.model"}
 
+    @property
+    def sample(self) -> int:
+        """See `TokenizerConfig.sample`."""
+        return max(super().sample, CHECKED)
+
     def parse(self, data: bytes, place: str, text: str) -> Tokenizer:
         """See `LocalTokenizerConfig.parse`."""
         try:

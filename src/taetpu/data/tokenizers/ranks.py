@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 
 import tokenizers as hf
 from pydantic import Field
-from tokenizers import decoders, models, pre_tokenizers
+from tokenizers import decoders, models
 
 from taetpu.core.config import MAX_SIZE
 from taetpu.core.errors import UserError, shorten
@@ -16,16 +16,12 @@ from taetpu.core.json_files import RESTORE
 from taetpu.core.registry import register
 from taetpu.data.tokenizers.base import Tokenizer
 from taetpu.data.tokenizers.characters import byte_letters
-from taetpu.data.tokenizers.crop import merge_steps
+from taetpu.data.tokenizers.crop import Pair, merge_steps
+from taetpu.data.tokenizers.cutting import PATTERNS, divide_into_words
 from taetpu.data.tokenizers.files import LocalTokenizerConfig
 from taetpu.data.tokenizers.library import wrap_tokenizer
 
 LETTERS = {byte: letter for letter, byte in byte_letters().items()}
-PATTERNS = {
-    "gpt2": r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
-    "cl100k": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+",
-}
 SPECIAL = {
     "gpt2": {"<|endoftext|>": 50256},
     "cl100k": {
@@ -36,7 +32,7 @@ SPECIAL = {
         "<|endofprompt|>": 100276,
     },
 }
-"""The patterns and special tokens of tiktoken's encodings `gpt2` and `cl100k_base`."""
+"""The special tokens of tiktoken's encodings `gpt2` and `cl100k_base`."""
 
 
 @register("tokenizer", "tiktoken")
@@ -71,12 +67,11 @@ def _library_tokenizer(data: bytes, place: str, pattern: str, special: Mapping[s
     # that is in the vocabulary is a token even if no merges lead to it (`ignore_merges`), as in tiktoken.
     inner = hf.Tokenizer(models.BPE(vocab={**vocab, **special}, merges=[*merges], ignore_merges=True))
     try:
-        words = pre_tokenizers.Split(hf.Regex(PATTERNS.get(pattern, pattern)), "isolated")
+        inner.pre_tokenizer = divide_into_words(PATTERNS.get(pattern, pattern))
     except Exception as error:  # the library raises plain exceptions
         problem = f"not a regular expression: {shorten(pattern, 80)!r}: {error}"
         raise UserError(problem, path=("pattern",), remedy=f"Use {' or '.join(PATTERNS)}, or correct it.") from None
-    spell = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    inner.pre_tokenizer, inner.decoder = pre_tokenizers.Sequence([words, spell]), decoders.ByteLevel()
+    inner.decoder = decoders.ByteLevel()
     for name, number in special.items():
         if inner.encode(name).ids == [number]:
             problem = f"special token {name!r} is a word of the pattern, so that the same text would be this token"
@@ -101,7 +96,7 @@ def _read_ranks(data: bytes, place: str) -> tuple[Mapping[str, int], tuple[tuple
             continue
         try:
             token, number = entry.split()
-            name, rank = "".join(LETTERS[byte] for byte in b64decode(token, validate=True)), int(number)
+            name, rank = b64decode(token, validate=True).decode("latin-1").translate(LETTERS), int(number)
         except (ValueError, binascii.Error):
             problem = f"{place}: line {line} is not a token in base64 and its number: {entry[:40]!r}"
             raise UserError(problem, remedy=RESTORE) from None
@@ -114,9 +109,55 @@ def _read_ranks(data: bytes, place: str) -> tuple[Mapping[str, int], tuple[tuple
     if missing := [byte for byte, letter in LETTERS.items() if letter not in ranks]:
         problem = f"{place}: {len(missing)} bytes have no token, such as 0x{missing[0]:02x}"
         raise UserError(problem, remedy=RESTORE)
-    merges = []
-    for name in sorted((name for name in ranks if len(name) > 1), key=lambda name: ranks[name]):
-        steps = merge_steps([*name], lambda a, b: ranks.get(a + b))
-        if steps and "".join(steps[-1]) == name:
-            merges.append(steps[-1])
-    return ranks, tuple(merges)
+    return ranks, tuple(find_merges(ranks).values())
+
+
+def find_merges(ranks: Mapping[str, int]) -> dict[str, Pair]:
+    """Return the pair from which each token is merged, by token in the order of ranks.
+
+    Tokens that no pair is merged to, such as single letters, are left out. If parts have lower ranks than their token,
+    as in every BPE that was trained, a pair is found without encoding the token: by `_stay_apart`.
+
+    Args:
+        ranks: the rank of each token.
+    """
+    pairs: dict[str, Pair] = {}
+    for name in sorted((name for name in ranks if len(name) > 1), key=ranks.__getitem__):
+        rank = ranks[name]
+        for i in range(1, len(name)):
+            a, b = name[:i], name[i:]
+            if ranks.get(a, rank) < rank and ranks.get(b, rank) < rank and _stay_apart(a, b, ranks, pairs):
+                pairs[name] = a, b
+                break
+        else:
+            if _merged_pair(name, ranks):  # a part has a higher rank
+                tokens = sorted(ranks, key=ranks.__getitem__)
+                return {token: pair for token in tokens if (pair := _merged_pair(token, ranks))}
+    return pairs
+
+
+def _merged_pair(name: str, ranks: Mapping[str, int]) -> Pair | None:
+    """Return the pair that is merged last if a token alone is encoded; None if its letters do not become the token."""
+    steps = merge_steps([*name], lambda a, b: ranks.get(a + b))
+    return steps[-1] if steps and "".join(steps[-1]) == name else None
+
+
+def _stay_apart(a: str, b: str, ranks: Mapping[str, int], pairs: Mapping[str, Pair]) -> bool:
+    """Return whether the letters of two neighbouring tokens become these two tokens before any other merge.
+
+    The merges of both are undone from the last to the first. Before each of them, the neighbours at the border must
+    not be merged first: they have a higher rank, or the same rank and come later in the text.
+
+    Source: van Antwerpen and Neubeck 2024, "So many tokens, so little time", GitHub blog, and their crate `bpe`.
+    """
+    while True:
+        left, right = pairs.get(a), pairs.get(b)
+        if left is None and right is None:
+            return len(a) == len(b) == 1
+        if right is None or (left is not None and ranks[a] > ranks[b]):
+            assert left is not None
+            limit, a = ranks[a], left[1]
+        else:
+            limit, b = ranks[b] + 1, right[0]
+        if ranks.get(a + b, limit) < limit:
+            return False
