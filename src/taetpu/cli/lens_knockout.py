@@ -92,8 +92,7 @@ def knockout(options: KnockoutOptions) -> None:
 
     Example: taetpu lens knockout latest --split val --what heads -o heads.png
     """
-    from taetpu.cli.heatmap import print_heatmap
-    from taetpu.lens.ablation.components import column_name, find_components
+    from taetpu.lens.ablation.components import find_components
 
     check_picture(options.out)
     _check_options(options)
@@ -108,7 +107,6 @@ def knockout(options: KnockoutOptions) -> None:
         print_json(result.to_dict())
     elif options.mode == "each":
         print_found(result, options.top)
-        print_heatmap(result.cells(), "rise of the loss", columns=column_name(components), noun="nats")
     else:
         _print_steps(result, options)
     if options.mode != "pairs":

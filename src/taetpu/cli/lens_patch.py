@@ -52,8 +52,7 @@ def patch(options: PatchOptions) -> None:
 
     Example: taetpu lens patch latest pairs.jsonl --what residual --positions -o patches.png
     """
-    from taetpu.cli.heatmap import print_heatmap
-    from taetpu.lens.ablation.components import column_name, find_components, find_positions
+    from taetpu.lens.ablation.components import find_components, find_positions
     from taetpu.lens.ablation.patching import patch as measure
     from taetpu.lens.ablation.patching import read_pairs
     from taetpu.lens.ablation.path_patching import path_patching
@@ -81,7 +80,6 @@ def patch(options: PatchOptions) -> None:
         print_json(patches.to_dict())
     else:
         _print_scores(patches, options.top)
-        print_heatmap(patches.cells(), "restored share of the difference", columns=column_name(components))
     write_picture(patches.chart, options.out)
 
 

@@ -414,12 +414,8 @@ def _by_shape(parameters: Mapping[str, Any]) -> list[tuple[str, str]]:
     names_of: dict[str, list[str]] = {}
     for name, shape in parameters.items():
         both = shape if shape and isinstance(shape[0], list) else [shape]
-        names_of.setdefault(" -> ".join(_size(dims) for dims in both), []).append(name)
+        names_of.setdefault(" -> ".join((" x ".join(map(str, dims)) or "scalar") for dims in both), []).append(name)
     return sorted((name, shape) for shape, names in names_of.items() for name in fold_layers(names))
-
-
-def _size(shape: list[int]) -> str:
-    return " x ".join(map(str, shape)) or "scalar"
 
 
 def _before_and_after(pair: list[int]) -> dict[str, Any]:

@@ -126,7 +126,7 @@ def _make(existing: Machine | None, spec: Spec, zones: Sequence[str], settings: 
         except OutcomeUnknown:
             raise
         except CloudError as refusal:
-            tell(f"{zone}: {_last_line(refusal)}")
+            tell(f"{zone}: {refusal.problem.strip().splitlines()[-1]}")
             _delete_lost(spec, zone, settings, tell)
             if not isinstance(refusal, NoCapacity | NoQuota):
                 raise
@@ -451,7 +451,3 @@ def find_with_retries(machine: Machine, settings: Settings) -> list[Machine]:
         with suppress(OutcomeUnknown):
             return find(machine.name, machine.zone, api=machine.api)
     return find(machine.name, machine.zone, api=machine.api)
-
-
-def _last_line(error: CloudError) -> str:
-    return error.problem.strip().splitlines()[-1]

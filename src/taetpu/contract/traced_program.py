@@ -131,7 +131,7 @@ class Outline:
     def __init__(self, structure: ResolvedConfig, source: Source, numbers: Mapping[str, Any], precision: str):
         self.structure, self.source, self.dtype = structure, source, jnp.dtype(precision)
         self.steps = structure.train.total_steps(source.num_windows)
-        self.shapes = {path: _shape_of(value) for path, value in numbers.items()}
+        self.shapes = {path: jax.ShapeDtypeStruct(np.shape(value), value.dtype) for path, value in numbers.items()}
         self.seed = jax.ShapeDtypeStruct((), jnp.int32)
         self.start, (named, self.state) = jax.make_jaxpr(self._start, return_shape=True)(self.shapes, self.seed)
         self.parameters = {name: shape.shape for name, shape in sorted(named.items())}
@@ -259,10 +259,6 @@ def count_operations(text: str) -> dict[str, int]:
         return counts[name]
 
     return dict(sorted(count("main").items()))
-
-
-def _shape_of(array: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(np.shape(array), array.dtype)
 
 
 def _select(names: Iterable[str], used: Iterable[bool]) -> frozenset[str]:

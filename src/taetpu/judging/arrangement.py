@@ -174,12 +174,8 @@ def _number_blocks(
 ) -> tuple[dict[tuple[tuple[str, ...], int | str | None], int], dict[int, tuple[str, ...]]]:
     """Return the number of each block, and the values of each number if numbers are not the seeds themselves."""
     blocks = list(dict.fromkeys(keys))
-    if all(not block and _is_seed(seed) for block, seed in blocks):
+    if all(not block and (isinstance(seed, int) and 0 <= seed < LARGEST_SEED) for block, seed in blocks):
         return {(block, seed): int(seed) for block, seed in blocks if seed is not None}, {}
     numbers = {key: number for number, key in enumerate(blocks)}
     texts = {number: (*block, *([] if seed is None else [str(seed)])) for (block, seed), number in numbers.items()}
     return numbers, {number: parts for number, parts in texts.items() if parts}
-
-
-def _is_seed(seed: int | str | None) -> bool:
-    return isinstance(seed, int) and 0 <= seed < LARGEST_SEED

@@ -222,7 +222,7 @@ def _read_run(record: Record, columns: Columns) -> tuple[Run, int | None]:
     mistakes.raise_all()
     run = Run(
         record.where,
-        arm=tuple(_arm_text(fields.get(name)) for name in columns.arm),
+        arm=tuple(format_cell(None if is_empty(fields.get(name)) else fields.get(name)) for name in columns.arm),
         settings={name: parse_setting(fields.get(name)) for name in columns.arm},
         block=tuple(format_cell(fields[name]) for name in columns.block),
         seed=parse_seed(fields[columns.seed]) if columns.seed else None,
@@ -231,10 +231,6 @@ def _read_run(record: Record, columns: Columns) -> tuple[Run, int | None]:
         items={name: scores for name, scores in record.items.items() if name in metrics},
     )
     return run, step
-
-
-def _arm_text(value: Any) -> str:
-    return format_cell(None if is_empty(value) else value)
 
 
 def _parse_step(value: Any, where: str) -> int:

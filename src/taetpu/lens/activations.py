@@ -101,7 +101,7 @@ def _find_shapes(opened: OpenedModel, site: str) -> dict[int | None, SiteShape]:
     length = max(1, min(opened.seq_len, 8))
     sizes = (_shapes(opened, site, *size) for size in ((1, length), (2, length), (1, 2 * length)))
     result = {}
-    for layer, single, more, longer in zip(site_numbers(opened, site), *sizes, strict=True):
+    for layer, single, more, longer in zip((opened.site_layers[site] or (None,)), *sizes, strict=True):
         batch = [i for i, (a, b) in enumerate(zip(single, more, strict=True)) if a != b]
         places = [i for i, (a, b) in enumerate(zip(single, longer, strict=True)) if a != b]
         shape = tuple(None if i in (*batch, *places) else size for i, size in enumerate(single))
@@ -119,11 +119,6 @@ def _shapes(opened: OpenedModel, site: str, batch: int, seq: int) -> list[tuple[
         return [read.shape]
     parts = read.parts if isinstance(read, Ragged) else (read,)
     return [part.shape[1:] for part in parts for _ in range(part.shape[0])]
-
-
-def site_numbers(opened: OpenedModel, site: str) -> tuple[int | None, ...]:
-    """Return the layers of a site, in order; (None,) for a site outside the layers."""
-    return opened.site_layers[site] or (None,)
 
 
 def check_site(opened: OpenedModel, site: str) -> None:

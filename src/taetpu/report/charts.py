@@ -105,7 +105,7 @@ def forest_plot(results: Results) -> Spec | None:
     order = [arm["name"] for arm in sorted(arms, key=lambda arm: _rank(arm, results["direction"]))]
     y = alt.Y("arm:N", sort=order, title=None, axis=None)
     x = alt.X("effect:Q", scale=scale, axis=axis)
-    row = row_height(len(arms))
+    row = max(LEAST_ROW, min(ROW, TALL // len(arms)))
     dots = _seed_dots(seeds, y, summary.mean_places(results), offset=round(0.27 * row))
     layers = [
         *_names(rows, y, order, results),
@@ -116,11 +116,6 @@ def forest_plot(results: Results) -> Spec | None:
     ]
     drawn = alt.layer(*layers).resolve_axis(y="independent")
     return responsive_spec(drawn.properties(height=row * len(arms), padding={"top": 22, **dict.fromkeys(SIDES, 5)}))
-
-
-def row_height(rows: int) -> int:
-    """Return the height of a row in a chart with a row for each arm, in pixels."""
-    return max(LEAST_ROW, min(ROW, TALL // rows))
 
 
 def _names(rows: list[dict[str, Any]], y: alt.Y, order: Sequence[str], results: Results) -> list[alt.Chart]:

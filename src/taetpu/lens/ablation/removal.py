@@ -15,7 +15,6 @@ from taetpu.lens.ablation.sweep import join_masks, remover, skip_layers
 from taetpu.lens.losses import find_split
 from taetpu.lens.opened import OpenedModel
 from taetpu.nn.edited import edit_model
-from taetpu.nn.lm import LM
 
 HOW = ("zero", "mean", "optimal")
 """The constants that may replace a part."""
@@ -101,7 +100,7 @@ def remove_components(
         if components.site is None:
             model = skip_layers(model, mask[0][:, 0])
             continue
-        name = f"removed {_count_values(opened.model) + len(removers)}"
+        name = f"removed {len(getattr(opened.model, 'values', ())) + len(removers)}"
         edit = Edit(components.site, remover(components.axis), value=name, by_layer=bool(components.groups))
         removers.append(edit)
         values[name] = join_masks(mask, constants)
@@ -121,10 +120,6 @@ def remove_same(opened: OpenedModel, other: OpenedModel) -> OpenedModel:
     for removal in other.removals:
         opened = remove_components(opened, removal.parts, removal.how, removal.reference)
     return opened
-
-
-def _count_values(model: LM) -> int:
-    return len(getattr(model, "values", ()))
 
 
 def _choose(opened: OpenedModel, what: str, names: str | int | Iterable[str | int]) -> Components:

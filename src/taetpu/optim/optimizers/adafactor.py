@@ -12,7 +12,7 @@ from taetpu.core.config import Traced
 from taetpu.core.registry import register
 from taetpu.nn.parameters import Parameter, Parameters
 from taetpu.optim.optimizers.base import Beta, Decay, Epsilon, OptimizerConfig, finish
-from taetpu.optim.optimizers.matrices import as_matrix, as_vectors, from_matrix
+from taetpu.optim.optimizers.matrices import as_matrix, from_matrix
 from taetpu.optim.parameter_groups import with_groups
 
 
@@ -90,7 +90,7 @@ def scale_by_factored_rms(described: Any, decay: Any, eps: Any, clip: Any) -> op
             matrix = as_matrix(parameter, gradient)
             if matrix is None:
                 rows = columns = rate * rows + (1 - rate) * (gradient**2 + eps)
-                scaled = as_vectors(parameter, gradient * jax.lax.rsqrt(rows))
+                scaled = (gradient * jax.lax.rsqrt(rows)).reshape(len(parameter.names), -1)
                 return clip_rms(scaled, (-1,), clip).reshape(gradient.shape), rows, columns
             square = matrix**2 + eps
             rows = rate * rows + (1 - rate) * square.mean(-1)

@@ -37,8 +37,3 @@ def from_matrix(parameter: Parameter, matrix: Float[Array, "*count inputs output
     order = [i for part in axes for i in part]
     array = matrix.reshape([parameter.shape[i] for i in order])
     return jnp.transpose(array, [order.index(i) for i in range(len(order))])
-
-
-def as_vectors(parameter: Parameter, array: Array) -> Float[Array, "count elements"]:
-    """Return an array of vectors as one row for each layer of its stack."""
-    return array.reshape(len(parameter.names), -1)
