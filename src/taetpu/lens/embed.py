@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from jaxtyping import Float, Int
 
+from taetpu.core.atomic_files import explain_os_error
 from taetpu.core.errors import UserError, check_known
 from taetpu.core.output_files import check_output
 from taetpu.core.short_repr import short_repr
@@ -98,16 +99,13 @@ class Embeddings:
             write_arrays(path, {**arrays, "token_texts": np.array(self.token_texts, np.str_)})
             return
         flat = self.matrix()
-        try:
-            with path.open("w", newline="", encoding="utf-8") as stream:
-                writer = csv.writer(stream)
-                writer.writerow(["text", "position", "id", "token", *range(flat.shape[1])])
-                about = zip(self.texts.tolist(), self.positions.tolist(), self.tokens.tolist(), self.token_texts,
-                            strict=True)  # fmt: skip
-                writer.writerows([*row, *vector.tolist()] for row, vector in zip(about, flat, strict=True))
-        except OSError as error:
-            remedy = "Choose another file with -o."
-            raise UserError(f"cannot write: {error.strerror}", file=path, remedy=remedy) from None
+        with explain_os_error("write", path, option="-o"), path.open("w", newline="", encoding="utf-8") as stream:
+            writer = csv.writer(stream)
+            writer.writerow(["text", "position", "id", "token", *range(flat.shape[1])])
+            about = zip(
+                self.texts.tolist(), self.positions.tolist(), self.tokens.tolist(), self.token_texts, strict=True
+            )
+            writer.writerows([*row, *vector.tolist()] for row, vector in zip(about, flat, strict=True))
 
 
 def embed(

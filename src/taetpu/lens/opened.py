@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -37,8 +37,8 @@ from taetpu.store.metrics import Series
 from taetpu.store.runs import RunFolder
 from taetpu.train.model_io import SavedModel
 
-if TYPE_CHECKING:
-    from taetpu.lens.ablation.removal import Removal
+SHOWN = 6
+"""The maximum number of components of a kind in the name of a model."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,29 @@ class Output:
     logits: Float[Array, "batch seq outputs"]
     tokens: Tokens
     sites: Mapping[str, Read]
+
+
+@dataclass(frozen=True)
+class Removal:
+    """Components that are removed from a model.
+
+    Attributes:
+        parts: The names of the components of each kind.
+        how: What takes their place: one of `lens.ablation.removal.HOW`.
+        reference: The `Documents` of means and optimal constants; None for zeros.
+    """
+
+    parts: Mapping[str, tuple[str, ...]]
+    how: str
+    reference: Any = None
+
+    def __str__(self) -> str:
+        """Return the components in words, such as `heads 0.1, 1.2 (mean)`."""
+        kinds = []
+        for what, names in self.parts.items():
+            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+            kinds.append(what if names == (what,) else f"{what} {', '.join(names[:SHOWN])}{more}")
+        return " and ".join(kinds) + ("" if self.how == "zero" else f" ({self.how})")
 
 
 @dataclass(frozen=True)
@@ -86,7 +109,7 @@ class OpenedModel(SavedModel):
     run: RunFolder | None = None
     step: int | None = None
     data_folder: Path = Path()
-    removals: tuple["Removal", ...] = ()
+    removals: tuple[Removal, ...] = ()
     _programs: dict[Hashable, Callable[..., Any]] = field(default_factory=dict, repr=False, compare=False)
 
     def encode(self, inputs: Any, multiple: int = LENGTHS) -> Tokens:

@@ -10,8 +10,7 @@ from pathlib import Path
 import altair as alt
 import vl_convert
 
-from taetpu.core.atomic_files import write_file
-from taetpu.core.errors import UserError
+from taetpu.core.atomic_files import explain_os_error, write_file
 from taetpu.core.jax_setup import cache_folder
 from taetpu.core.output_files import check_output
 from taetpu.report.charts import THEMES, Spec
@@ -41,10 +40,8 @@ def save_chart(drawn: alt.TopLevelMixin, file: Path) -> None:
     """
     check_output(file, FORMATS, "chart")
     data = FORMATS[file.suffix](json.dumps(drawn.to_dict()))
-    try:
+    with explain_os_error("write", file, needed=len(data), option="-o"):
         file.write_bytes(data)
-    except OSError as error:
-        raise UserError(f"cannot write: {error.strerror}", file=file, remedy="Choose another file with -o.") from None
 
 
 def render_figure(spec: Spec, suffix: str) -> bytes:

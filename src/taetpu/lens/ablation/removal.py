@@ -1,7 +1,7 @@
 """Models without some of their parts, for all views: the parts are replaced by constants in every call."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -13,40 +13,15 @@ from taetpu.lens.ablation.documents import Documents, read_documents, split_docu
 from taetpu.lens.ablation.replacements import Method, make_replacements, zeros
 from taetpu.lens.ablation.sweep import join_masks, remover, skip_layers
 from taetpu.lens.losses import find_split
-from taetpu.lens.opened import OpenedModel
+from taetpu.lens.opened import OpenedModel, Removal
 from taetpu.nn.edited import edit_model
 
 HOW = ("zero", "mean", "optimal")
 """The constants that may replace a part."""
 MOST_DOCUMENTS = 64
 """The number of windows of the evaluation set over which means are taken by default."""
-SHOWN = 6
-"""The maximum number of components of a kind in the name of a model."""
 # Parts of a run that `OpenedModel` computes once, and that are the same without components.
 SHARED = ("record", "run_config", "metrics", "result", "data", "site_layers")
-
-
-@dataclass(frozen=True)
-class Removal:
-    """Components that are removed from a model.
-
-    Attributes:
-        parts: The names of the components of each kind.
-        how: What takes their place: one of `HOW`.
-        reference: The documents of means and optimal constants; None for zeros.
-    """
-
-    parts: Mapping[str, tuple[str, ...]]
-    how: str
-    reference: Documents | None = None
-
-    def __str__(self) -> str:
-        """Return the components in words, such as `heads 0.1, 1.2 (mean)`."""
-        kinds = []
-        for what, names in self.parts.items():
-            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-            kinds.append(what if names == (what,) else f"{what} {', '.join(names[:SHOWN])}{more}")
-        return " and ".join(kinds) + ("" if self.how == "zero" else f" ({self.how})")
 
 
 def without(
