@@ -12,7 +12,8 @@ from taetpu.core.static_dynamic import promoted_fields, split
 from taetpu.data.base import evaluation_order
 from taetpu.nn.compute_options import ComputeOptions
 from taetpu.train.layout import Layout
-from taetpu.train.program import Program, make_mesh, stack_numbers
+from taetpu.train.program import Program, stack_numbers
+from taetpu.train.run_axis import make_mesh
 
 
 @pytest.fixture(scope="module")

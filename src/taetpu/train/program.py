@@ -15,11 +15,10 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, PyTree, Shaped
 
 from taetpu.core.distributed import to_devices, to_host
-from taetpu.core.errors import UserError
 from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import named, root_key
 from taetpu.core.static_dynamic import bind, split
@@ -34,8 +33,9 @@ from taetpu.train.device_capabilities import Capabilities, Device, platform_of
 from taetpu.train.layout import Layout
 from taetpu.train.memory import TABLE_BYTES
 from taetpu.train.pack_plan import Pack
+from taetpu.train.run_axis import DIVIDED, RUNS, SHARED, make_mesh, map_sequentially, with_local_table
 from taetpu.train.sample import continue_tokens
-from taetpu.train.sharding import DATA, MODEL, RUN, WHOLE, Division, ManualDivision, PartitionedDivision, tree_shardings
+from taetpu.train.sharding import DATA, RUN, WHOLE, tree_shardings
 from taetpu.train.step import (
     Arrays,
     StepContext,
@@ -46,10 +46,6 @@ from taetpu.train.step import (
     observe,
     train_step,
 )
-
-RUNS = PartitionSpec(RUN)
-SHARED = PartitionSpec()
-DIVIDED = PartitionSpec(None, DATA)
 
 Value: TypeAlias = float | Sequence[float] | Float[np.ndarray, "..."]
 """One traced value of one run."""
@@ -78,32 +74,6 @@ Progress: TypeAlias = tuple[TrainState, dict[str, Float[Array, " chunk"]]]
 """The state of a run, and its metrics in a dispatch."""
 
 Result = TypeVar("Result")
-
-
-def make_mesh(layout: Layout, on: Sequence[Device] | None = None) -> tuple[Mesh, Division]:
-    """Return a mesh `(run, data, model)` of the first `layout.devices` devices, and the `Division` of a run over it.
-
-    If there are fewer runs than devices, several devices share the batch of each run.
-
-    Args:
-        layout: the layout of the pack.
-        on: the available devices; all devices by default.
-
-    Raises:
-        UserError: if there are too few devices. Results on fewer devices would differ in the last bits.
-    """
-    available, devices = jax.devices() if on is None else on, layout.devices
-    if len(available) < devices:
-        raise UserError(
-            f"this pack was started on {devices} devices, but this machine has {len(available)}",
-            remedy=f"Resume the pack on {devices} devices. On a CPU, set "
-            f"XLA_FLAGS=--xla_force_host_platform_device_count={devices}.",
-        )
-    runs = devices // (layout.data * layout.model) if layout.divided else min(layout.width, devices)
-    mesh = Mesh(np.array(available[:devices]).reshape(runs, -1, layout.model), (RUN, DATA, MODEL))
-    if layout.divided:
-        return mesh, PartitionedDivision(mesh)
-    return mesh, ManualDivision(mesh.shape[DATA]) if mesh.shape[DATA] > 1 else WHOLE
 
 
 class Shapes(NamedTuple):
@@ -431,39 +401,6 @@ class Program:
         if self.partitioned:
             return tree_shardings(state, self.mesh, RUN)
         return jax.tree.map(lambda _: NamedSharding(self.mesh, RUNS), state)
-
-
-def with_local_table(fn: Callable[..., PyTree]) -> Callable[..., PyTree]:
-    """Return a function of one shard, whose last argument is a table with a leading axis `(1,)`."""
-    return lambda *args: fn(*args[:-1], jax.tree.map(lambda a: a[0], args[-1]))
-
-
-def map_sequentially(fn: Callable[..., PyTree], axes: Sequence[int | None], donated: bool) -> Callable[..., PyTree]:
-    """Return a function that computes `jax.vmap(fn, axes)` by a scan over the run axis.
-
-    On XLA's CPU backend, batched products and reductions take between 7 % (dim 32) and 100 % (dim 256) longer than a
-    scan, and a single run fits into a core's cache. The results of a run are bitwise independent of the number of runs.
-
-    Args:
-        fn: a function of one run.
-        axes: 0 for each argument with a run axis, None for the others.
-        donated: whether the first result replaces the first argument in place.
-    """
-
-    def mapped(*args: PyTree) -> PyTree:
-        def of_one_run(kept: PyTree, i: Int[Array, ""]) -> tuple[PyTree, PyTree]:
-            given = (kept, *args[1:]) if donated else args
-            arguments = [jax.tree.map(lambda a: a[i], x) if ax == 0 else x for x, ax in zip(given, axes, strict=True)]
-            if not donated:
-                return kept, fn(*arguments)
-            new, rest = fn(*arguments)
-            return jax.tree.map(lambda a, value: a.at[i].set(value), kept, new), rest
-
-        runs = len(jax.tree.leaves([x for x, axis in zip(args, axes, strict=True) if axis == 0])[0])
-        kept, results = jax.lax.scan(of_one_run, args[0] if donated else None, jnp.arange(runs))
-        return (kept, results) if donated else results
-
-    return mapped
 
 
 def stack_numbers(numbers: Sequence[Mapping[str, Value]]) -> dict[str, Float[np.ndarray, "run ..."]]:
