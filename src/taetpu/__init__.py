@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from taetpu.lens.perplexity import perplexity
     from taetpu.lens.probe import probe
     from taetpu.report.opened_study import open_study
-    from taetpu.spec.loading import load_study
     from taetpu.store.frame import read_metrics
     from taetpu.study.components import components
+    from taetpu.study.loading import load_study
     from taetpu.study.plots import plot
     from taetpu.study.run import run
 
@@ -77,9 +77,9 @@ _HOMES = {
     "lens.perplexity": ("perplexity",),
     "lens.probe": ("probe",),
     "report.opened_study": ("open_study",),
-    "spec.loading": ("load_study",),
     "store.frame": ("read_metrics",),
     "study.components": ("components",),
+    "study.loading": ("load_study",),
     "study.plots": ("plot",),
     "study.run": ("run",),
 }

@@ -47,7 +47,7 @@ def test_equal_tokenizers_are_accepted(config, tmp_path):
 
 def test_other_tokens_without_a_tokenizer_are_refused():
     with pytest.raises(UserError, match=r"'a c <pad>', .* the task 'a b <pad>'") as caught:
-        StoredModel("file", b"", None, "a c <pad>").check_vocabulary(source(None))
+        StoredModel("file", b"", None, {"tokens": "a c <pad>"}).check_vocabulary(source(None))
     assert "vocabulary: drawn" in str(caught.value.remedy)
 
 

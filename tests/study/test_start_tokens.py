@@ -104,7 +104,7 @@ def test_a_vocabulary_larger_than_the_model_is_refused_with_both_sizes(load, tmp
 
 
 @pytest.mark.parametrize(
-    ("start", "problem"), [("none", "train.start"), ("'{seed}/gpt2'", "{seed}"), ("tokenless", "tokenless")]
+    ("start", "problem"), [("none", "train.start"), ("'{seed}/gpt2'", "0/gpt2"), ("tokenless", "tokenless")]
 )
 def test_a_model_that_names_no_tokenizer_is_refused(load, tmp_path, start, problem):
     study = load(start=start)
@@ -112,7 +112,7 @@ def test_a_model_that_names_no_tokenizer_is_refused(load, tmp_path, start, probl
     with pytest.raises(UserError) as caught:
         study.runs()
     assert problem in caught.value.problem
-    assert caught.value.path == ("base", "task", "tokenizer")
+    assert caught.value.path[:3] == ("base", "task", "tokenizer")
 
 
 def test_a_tokenizer_is_copied_to_machines_with_the_study(load, tmp_path):

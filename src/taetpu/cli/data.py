@@ -19,7 +19,7 @@ app = typer.Typer(help="Show and prepare the data of studies.\n\nExample: taetpu
 
 def _tasks(study: Path, sets: list[str] | None) -> Iterator[tuple[str, Any, Any]]:
     """Yield each different task of a study: the arms that have it, its config and its prepared source."""
-    from taetpu.spec.loading import load_study
+    from taetpu.study.loading import load_study
 
     loaded = load_study(study, sets or [])
     arms: dict[int, list[str]] = {}

@@ -76,7 +76,7 @@ def slurm(options: ExportOptions) -> None:
 
     Example: taetpu export slurm study.yaml --shards 8 --root /shared/runs
     """
-    from taetpu.spec.loading import load_study
+    from taetpu.study.loading import load_study
     from taetpu.study.scheduler_jobs import slurm_script
 
     study, root = load_study(options.study, options.sets or []), _shared_root(options.root)
@@ -132,7 +132,7 @@ def _export_to_cloud(
     """
     from taetpu.cli.on_tpu import check_paths, study_files
     from taetpu.core.chips import parse_slice
-    from taetpu.spec.loading import load_study
+    from taetpu.study.loading import load_study
 
     study = load_study(options.study, options.sets or [])
     check_paths(study)

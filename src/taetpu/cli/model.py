@@ -10,8 +10,6 @@ from taetpu.cli.addresses import ModelAddress, log_latest
 from taetpu.cli.lens_options import Plugins, Step
 from taetpu.cli.options import AsJson, Root
 from taetpu.cli.output import plural, print_json
-from taetpu.core.errors import UserError
-from taetpu.core.model_interface import Interface
 from taetpu.core.output_files import check_new_folder, write_new_folder
 
 if TYPE_CHECKING:
@@ -48,22 +46,13 @@ def import_model(
     Example: taetpu model import EleutherAI/pythia-70m --revision step3000 -o pythia
     """
     from taetpu.interop.huggingface import import_folder
-    from taetpu.train.model_io import CONFIG, to_files
+    from taetpu.lens.conversion import find_folder, model_files
 
     last = Path(name.rstrip("/")).name
     out = out or Path(f"{last}-{revision}" if revision else last)
     check_new_folder(out)
-    made = import_folder(_find_folder(name, revision))
-    config = made.config.resolve()
-    files = to_files(
-        made.model,
-        config,
-        interface=Interface(made.vocab_size),
-        seq_len=made.seq_len,
-        tokenizer=made.tokenizer,
-        special_tokens=made.special_tokens,
-    )
-    files = dict(sorted(files.items(), key=lambda file: file[0] == CONFIG))  # a folder without it holds no model
+    made = import_folder(find_folder(name, revision))
+    files = model_files(made)
     write_new_folder(out, files, needed=sum(map(len, files.values())))
     if as_json:
         print_json({**_describe(made), "folder": str(out)})
@@ -71,26 +60,6 @@ def import_model(
         _print_model(made)
         prompt = '"1 2 3"' if made.tokenizer is None else "TEXT"
         typer.echo(f"\nwrote {out}\nTry it: taetpu lens sample {out} --prompt {prompt}")
-
-
-def _find_folder(name: str, revision: str | None) -> Path:
-    """Return a local folder with the files of a model, downloaded if `name` is no folder.
-
-    Raises:
-        UserError: If the folder does not exist, and the name cannot be that of a model on the hub.
-    """
-    from taetpu.interop.hub import NAME, download_model
-
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        if revision is not None:
-            problem = f"--revision requires a model on the hub, but {name} is a folder"
-            raise UserError(problem, path=("--revision",), remedy="Remove --revision.")
-        return folder
-    if folder.exists() or not NAME.fullmatch(name):
-        remedy = "Name a folder with config.json, or a model on the hub such as EleutherAI/pythia-70m."
-        raise UserError("no such folder", file=name, remedy=remedy)
-    return download_model(name, revision)
 
 
 def _describe(made: "ImportedModel") -> dict[str, Any]:
@@ -122,29 +91,14 @@ def _print_model(made: "ImportedModel") -> None:
 def short_model(config: Any) -> dict[str, Any]:
     """Return the data of a `ModelConfig` as in a study file, without fields that have their default."""
     from taetpu.nn.lm import select_layers
+    from taetpu.spec.preset_study import changed_fields, setting
 
     layers = config.resolve().layers
     overrides = {
-        where: {slot: _short(getattr(layers[select_layers(where, len(layers))[0]], slot)) for slot in settings}
+        where: {slot: setting(getattr(layers[select_layers(where, len(layers))[0]], slot)) for slot in settings}
         for where, settings in config.layers.items()
     }
-    return {**_short(config.model_copy(update={"layers": {}})), **({"layers": overrides} if overrides else {})}
-
-
-def _short(value: Any) -> Any:
-    """Return a config as data without fields that have their default; a component of its kind alone is a word."""
-    from taetpu.core.config import Component, Config, to_data
-
-    if not isinstance(value, Config):
-        return to_data(value)
-    fields = {
-        name: _short(getattr(value, name))
-        for name, info in type(value).model_fields.items()
-        if info.is_required() or getattr(value, name) != info.get_default(call_default_factory=True)
-    }
-    if not isinstance(value, Component):
-        return fields
-    return {"kind": value.kind, **fields} if fields else value.kind
+    return {**changed_fields(config.model_copy(update={"layers": {}})), **({"layers": overrides} if overrides else {})}
 
 
 @app.command()

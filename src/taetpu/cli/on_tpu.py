@@ -68,8 +68,8 @@ def run_on_tpu(options: TpuRunOptions) -> int:
     from taetpu.cloud.names_and_labels import default_name, label_value
     from taetpu.cloud.supervise import Limits, supervise
     from taetpu.spec.document import read_document
-    from taetpu.spec.loading import load_study
     from taetpu.store.backend import open_store
+    from taetpu.study.loading import load_study
 
     check_options(options)
     settings = with_idle_minutes(read_settings(), options)

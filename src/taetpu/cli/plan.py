@@ -110,9 +110,9 @@ def plan(options: PlanOptions) -> None:
     prepare_jax(cpu=bool(slices))
     from rich.console import Console
 
-    from taetpu.spec.loading import load_study
     from taetpu.store.backend import default_root, open_store
     from taetpu.store.study import StudyFolder
+    from taetpu.study.loading import load_study
     from taetpu.study.preview import diff_arm, prepare_study, preview
     from taetpu.study.progress import parts_bar
     from taetpu.train.layout import parse_packing
@@ -156,11 +156,12 @@ def _print_plan(planned: dict[str, Any]) -> None:
     """Print the arms, notes and packs in the result of `study.preview.preview`, and the slices of `--tpu`."""
     arms, seeds = plural(len(planned["arms"]), "arm"), plural(len(planned["seeds"]), "seed")
     typer.echo(f"{planned['study']}: {arms} x {seeds}, {plural(planned['steps'], 'step')}")
-    if planned["preset"]:
-        from taetpu.spec.document import format_yaml
+    for what in ("preset", "start"):
+        if origin := planned[what]:
+            from taetpu.spec.document import format_yaml
 
-        model = ", ".join(f"{name} {format_yaml(value)}" for name, value in planned["preset"]["model"].items())
-        print_text(f"preset {planned['preset']['name']}: {model}\n", hanging=2)
+            model = ", ".join(f"{name} {format_yaml(value)}" for name, value in origin["model"].items())
+            print_text(f"{what} {origin['name']}: {model}\n", hanging=2)
     idle = any(arm["executed_flops_per_token"] != arm["flops_per_token"] for arm in planned["arms"])
     typer.echo("task: " + ", ".join(f"{key} {value}" for key, value in planned["task"].items()) + "\n")
     print_table(
@@ -221,6 +222,7 @@ def _time(seconds: float | None) -> str:
 def _notes(planned: dict[str, Any]) -> Iterator[str]:
     """Yield the notes to print below the table of arms."""
     from taetpu.report import evaluation_text
+    from taetpu.report.start_text import describe_starts
 
     if endless := [arm["name"] for arm in planned["arms"] if arm["endless_loops"]]:
         yield f"{', '.join(endless)}: the length of a loop is known only at run time, so FLOPs include one iteration"
@@ -241,7 +243,7 @@ def _notes(planned: dict[str, Any]) -> Iterator[str]:
         yield f"contrast {name}: {compared}"
     for name, table in planned["post_hoc"].items():
         yield f"post-hoc ablation {name}: {_tables(table)}"
-    yield from _starts(planned["arms"])
+    yield from describe_starts({arm["name"]: arm["start"] for arm in planned["arms"]})
     yield from _inits(planned["arms"])
     yield from evaluation_text.describe_evaluation_text({arm["name"]: arm["data"] for arm in planned["arms"]})
     if tuned := planned["tuning"]:
@@ -254,22 +256,6 @@ def _notes(planned: dict[str, Any]) -> Iterator[str]:
     yield from _computed(planned["packs"])
     if resolved := _resolution(planned["resolution"]):
         yield resolved
-
-
-def _starts(arms: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield what the arms load from stored models, once for all arms of which it is the same."""
-    parts = (
-        ("vocabulary", "drawn, because `vocabulary` is drawn"),
-        ("drawn", "drawn, because the file has none of this shape"),
-        ("unused", "in the file, but unused"),
-    )
-    names: dict[str, list[str]] = {}
-    for arm in arms:
-        if start := arm["start"]:
-            note = f"{plural(start['loaded'], 'parameter')} loaded from {start['file']}"
-            note += "".join(f"; {what}: {', '.join(start[part])}" for part, what in parts if start[part])
-            names.setdefault(note, []).append(arm["name"])
-    yield from (f"{', '.join(loading)}: {note}" for note, loading in names.items())
 
 
 def _inits(arms: list[dict[str, Any]]) -> Iterator[str]:
@@ -409,7 +395,7 @@ def _print_changes(changes: dict[str, Any]) -> None:
 
 def _by_shape(parameters: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return pairs of parameter names and shapes. Layers whose parameters have the same shape share a pair."""
-    from taetpu.contract.allowed_changes import fold_layers
+    from taetpu.core.layer_names import fold_layers
 
     names_of: dict[str, list[str]] = {}
     for name, shape in parameters.items():

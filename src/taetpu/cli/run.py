@@ -169,9 +169,9 @@ def finished_run(results: "Results") -> str | None:
 def _train_together(options: RunOptions) -> int:
     """Train a study as one process of a JAX cluster, and return the exit code."""
     from taetpu.core.distributed import in_every_process, is_primary
-    from taetpu.spec.loading import load_study
     from taetpu.store.backend import default_root, open_store
     from taetpu.store.study import StudyFolder
+    from taetpu.study.loading import load_study
     from taetpu.train.follower import announce_end, follow
 
     study = in_every_process(lambda: load_study(options.study, options.sets or []))

@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from taetpu.contract.allowed_changes import fold_layers, is_declared
+from taetpu.contract.allowed_changes import is_declared
 from taetpu.contract.causal import sees_later_tokens
 from taetpu.contract.no_op_reasons import explain_no_op, find_wide_window
 from taetpu.contract.outputs import check_groups, check_outputs
 from taetpu.contract.traced_program import Computation
 from taetpu.core.config import iter_components
 from taetpu.core.errors import ErrorList, UserError, check_known, suggest
+from taetpu.core.layer_names import fold_layers
 from taetpu.core.plugins import attribute_errors, forbid_changes
 from taetpu.core.static_dynamic import promoted_fields
 from taetpu.nn.mask import UNLIMITED

@@ -29,6 +29,7 @@ fields control."""
 TOKENIZER_PLACES = {
     **dict.fromkeys(("file", "tiktoken", "sentencepiece"), ("path",)),
     "hub": ("name", "revision"),
+    "start": ("folder", "revision"),
 }
 """Fields of tokenizers that say where they are read, by kind. The fingerprint of the data covers their content."""
 

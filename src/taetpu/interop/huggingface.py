@@ -33,6 +33,7 @@ from taetpu.interop.files import (
 )
 from taetpu.interop.layouts import Conversion, expand_rules
 from taetpu.interop.peft import read_adapter
+from taetpu.interop.plain import to_plain
 from taetpu.interop.tokenizer_files import read_tokenizer
 from taetpu.interop.weights import Tensors, read_tensors, to_float32, warn_of_not_finite
 from taetpu.nn.edited import check_unedited
@@ -271,7 +272,8 @@ def to_huggingface(
     """Convert a model to the content of a Hugging Face `config.json` and a state dict.
 
     If the model lacks biases that the architecture requires, they are written as zeros. Settings of training, such as
-    the dropout rate, are written only if the architecture has them.
+    the dropout rate, are written only if the architecture has them. Adapters are added to the weights, and layers that
+    are dropped are left out.
 
     Args:
         config: The config of the model.
@@ -294,6 +296,7 @@ def to_huggingface(
     if "types" in shapes or (table and output and output[-1] != table[0]):
         problem = f"Hugging Face's formats of causal models have no place for this model's outputs {output}"
         raise UserError(problem, remedy="Export a model that predicts tokens of one type.")
+    resolved, model = to_plain(resolved, model, shapes.get("position.weight", (seq_len,))[0])
     chosen = _candidate(family, resolved, model, seq_len) if family else None
     best = chosen or _closest_family(resolved, model, seq_len)
     if best.differences:

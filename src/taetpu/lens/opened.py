@@ -16,6 +16,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.short_repr import short_repr
 from taetpu.core.sites import Edit, Read, capture, find_sites
 from taetpu.data.base import Source
+from taetpu.data.tokenizers import StartTokenizerConfig
 from taetpu.lens.finite import NotFinite, with_finiteness
 from taetpu.lens.inputs import (
     LENGTHS,
@@ -330,7 +331,12 @@ class OpenedModel(SavedModel):
         Raises:
             UserError: if the data is missing, or differs from the data of training.
         """
-        source = Sources(self.data_folder).prepare(self.run_config)
+        config = self.run_config
+        tokenizer = getattr(config.task, "tokenizer", None)
+        if isinstance(tokenizer, StartTokenizerConfig) and self.tokenizer is not None:  # the model need not exist
+            tokenizer = tokenizer.of_model(self.tokenizer.to_json(), self.vocab_size)
+            config = config.model_copy(update={"task": config.task.model_copy(update={"tokenizer": tokenizer})})
+        source = Sources(self.data_folder).prepare(config)
         if source.fingerprint != self.record["data"]:
             problem = "the task's data differs from the data that this run was trained on"
             remedy = "Restore the data, or name the folder of the study file (data_folder, --data-folder)."

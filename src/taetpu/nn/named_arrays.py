@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import equinox as eqx
@@ -17,6 +18,8 @@ from taetpu.core.tree import leaves_by_path
 from taetpu.nn.common import combine_trainable, partition_trainable
 from taetpu.nn.lm import LM, LMConfig, build_model
 from taetpu.nn.stack import Stack
+
+Shape = tuple[int, ...]
 
 
 def named_parameters(model: LM) -> dict[str, Array]:
@@ -38,11 +41,30 @@ def vocabulary_parameters(config: LMConfig, sizes: Interface | int, seq_len: int
         seq_len: The sequence length.
     """
     at = Interface.of(sizes)
-    shapes, larger = (
-        jax.eval_shape(lambda n=n: named_parameters(build_model(config, n, seq_len, key=root_key(0))))
-        for n in (at, replace(at, vocab_size=2 * at.vocab_size))
+    return frozenset(_reshaped(config, (at, seq_len), (replace(at, vocab_size=2 * at.vocab_size), seq_len)))
+
+
+@lru_cache(maxsize=256)
+def position_parameters(config: Any, sizes: Interface | int, seq_len: int) -> Mapping[str, tuple[Shape, Shape]]:
+    """Return the trained arrays whose shape depends on the sequence length, such as learned positions.
+
+    The arguments are those of `vocabulary_parameters`.
+
+    Returns:
+        The shape at `seq_len` and that at twice the length, by logical name.
+    """
+    return _reshaped(config, (sizes, seq_len), (sizes, 2 * seq_len))
+
+
+def _reshaped(config: LMConfig, *sizes: tuple[Interface | int, int]) -> dict[str, tuple[Shape, Shape]]:
+    """Return the shapes of the trained arrays that have different shapes in models of two sizes."""
+    shapes, others = (
+        jax.eval_shape(lambda n=n, length=length: named_parameters(build_model(config, n, length, key=root_key(0))))
+        for n, length in sizes
     )
-    return frozenset(name for name, array in shapes.items() if array.shape != larger[name].shape)
+    return {
+        name: (array.shape, others[name].shape) for name, array in shapes.items() if array.shape != others[name].shape
+    }
 
 
 def logical_names(model: LM, path: str) -> tuple[str, ...]:

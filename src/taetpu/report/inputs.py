@@ -12,6 +12,7 @@ from taetpu.report.position_curves import PositionCurves, read_position_curves
 from taetpu.report.priors import Prior, find_priors
 from taetpu.report.provenance import Facts, read_provenance
 from taetpu.report.section_types import Table
+from taetpu.report.start_text import describe_starts
 from taetpu.report.summary import Costs
 from taetpu.stats import formatting
 from taetpu.stats.plan import describe_metric
@@ -86,16 +87,18 @@ def read_inputs(folder: StudyFolder, results: Results) -> Inputs:
         for arm in results["arms"]
     }
     settings = {arm: read_settings(ended[0]) for arm, ended in runs.items() if ended}
-    data = {
-        arm: (ended[0].result() or {}).get("environment", {}).get("data", {}) for arm, ended in runs.items() if ended
-    }
+    facts = {arm: (ended[0].result() or {}).get("environment", {}) for arm, ended in runs.items() if ended}
+    data = {arm: about.get("data", {}) for arm, about in facts.items()}
     return Inputs(
         costs=read_costs(folder, results),
         curves=read_curves(folder, results),
         positions=read_position_curves(folder, results),
         arms=[_arm_details(arm, results, runs[arm["name"]], settings) for arm in results["arms"]],
         provenance=read_provenance(results, [run for ended in runs.values() for run in ended]),
-        trained=overview.describe_training(results, folder, settings.get(results["arms"][0]["name"], {})),
+        trained=[
+            *overview.describe_training(results, folder, settings.get(results["arms"][0]["name"], {})),
+            *(f"{note}." for note in describe_starts({arm: about.get("start") for arm, about in facts.items()})),
+        ],
         cautions=[
             *overview.learning_cautions(results, next(iter(data.values()), {})),
             *evaluation_text.describe_evaluation_text(data),

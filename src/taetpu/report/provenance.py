@@ -33,6 +33,7 @@ def read_provenance(results: Results, ended: Sequence[RunFolder]) -> list[tuple[
     for run in ended:
         result = run.result() or {}
         facts = {**result.get("environment", {}), "steps": result.get("steps"), "pack": result.get("pack", {})}
+        facts.pop("start", None)  # differs between arms
         for path, value in flatten(facts):
             part, _, name = path.partition(".")
             part, name = (part, name) if part in GROUPS and name else ("", path)

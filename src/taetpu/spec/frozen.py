@@ -7,7 +7,7 @@ from typing import Any
 from taetpu.core.config import to_data
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
-from taetpu.core.identity import FIELDS_OUTSIDE_IDENTITY, SCHEMA
+from taetpu.core.identity import FIELDS_OUTSIDE_IDENTITY, SCHEMA, TOKENIZER_PLACES
 from taetpu.spec.document import format_brief, format_value
 from taetpu.spec.eval_sample import Sample
 from taetpu.spec.overrides import resolve_overrides
@@ -16,8 +16,14 @@ from taetpu.spec.study_config import Measure, RunConfig
 
 # The parts of a study that may not change after they are frozen, with their names in messages.
 FIXED = {"base": "the baseline", "measure": "`measure`", "data": "the task's data"}
-# The fields of the baseline that may change: the location of the data, and how runs are observed and computed.
-FREE = ("base.task.source", *(f"base.train.{field}" for field in FIELDS_OUTSIDE_IDENTITY))
+# The fields of the baseline that may change: the locations of the data, of its tokenizer and of the model that training
+# starts from, whose contents are compared by digests, and how runs are observed and computed.
+FREE = (
+    "base.task.source",
+    *(f"base.task.tokenizer.{field}" for fields in TOKENIZER_PLACES.values() for field in fields),
+    *(f"base.train.start.{field}" for field in ("folder", "revision")),
+    *(f"base.train.{field}" for field in FIELDS_OUTSIDE_IDENTITY),
+)
 
 
 def frozen_data(study: Study) -> dict[str, Any]:

@@ -18,7 +18,9 @@ from taetpu.spec.document import Document, format_value, parse_value, read_docum
 from taetpu.spec.error_places import Origins
 from taetpu.spec.overrides import apply_overrides, merge_overrides, resolve_overrides
 from taetpu.spec.presets import expand_preset
-from taetpu.spec.resolved_study import Arm, Study, difference
+from taetpu.spec.resolved_study import Arm, Sources, Study, difference
+from taetpu.spec.start import Convert
+from taetpu.spec.start_settings import expand_start
 from taetpu.spec.study_config import BASELINE, Measure, ResolvedConfig, RunConfig, StudySpec, check_name
 from taetpu.spec.tuning import Tuning, tuning
 from taetpu.spec.unresolved_arms import Candidate, Stage, bounded, check_trained
@@ -28,7 +30,7 @@ Sets = Iterable[str] | Mapping[str, Any]
 """Changes to the baseline: texts of the form `path=value`, or a mapping of paths to values."""
 
 
-def load_study(file: Path | str | Mapping[str, Any], sets: Sets = ()) -> Study:
+def load_study(file: Path | str | Mapping[str, Any], sets: Sets = (), convert: Convert | None = None) -> Study:
     """Read a study file, apply `--set` changes to its baseline, and resolve all arms. No data is read.
 
     Args:
@@ -36,6 +38,7 @@ def load_study(file: Path | str | Mapping[str, Any], sets: Sets = ()) -> Study:
             relative to its folder, those in a dictionary to the current folder.
         sets: Changes to the baseline: a list of texts in the form of `--set` options, `["train.steps=3"]`, or a
             dictionary, `{"train.steps": 3}`.
+        convert: A function that converts the Hugging Face models that the study names; None if they are refused.
 
     Returns:
         The resolved study.
@@ -51,7 +54,9 @@ def load_study(file: Path | str | Mapping[str, Any], sets: Sets = ()) -> Study:
         spec = load_config(StudySpec, document.data)
         plugins = _plugins(spec.plugins, folder)
         trackers = _trackers(spec.trackers)
-        base, baseline, first = _baseline(spec.base, sets, document)
+        seeds = spec.seed_list()
+        sources = Sources(folder, seeds[0], convert)
+        base, baseline, first = _baseline(spec.base, sets, document, sources)
         arms = _arms(spec, base, first, document)
         design, tune = described(spec, base), tuning(spec, base)
         _check_measured(spec.measure.primary, tune, arms)
@@ -67,9 +72,10 @@ def load_study(file: Path | str | Mapping[str, Any], sets: Sets = ()) -> Study:
         base=base,
         baseline=baseline,
         arms=arms,
-        seeds=spec.seed_list(),
+        seeds=seeds,
         measure=measure,
         document=document,
+        sources=sources,
         design=design,
         match=tuple(kind for kind in spec.match if kind != "steps"),
         tune=tune,
@@ -125,14 +131,18 @@ def _resolved(
     return data, config, resolved
 
 
-def _baseline(data: dict[str, Any], sets: Sets, document: Document) -> tuple[dict[str, Any], RunConfig, Arm]:
+def _baseline(
+    data: dict[str, Any], sets: Sets, document: Document, sources: Sources
+) -> tuple[dict[str, Any], RunConfig, Arm]:
     """Return the baseline's data with the changes in `sets` applied, its config, and the baseline as an arm.
 
     Raises:
         UserError: If the baseline or a change is invalid.
     """
     overrides = _parse_sets(sets)
-    data = _with_preset(data, {path: value for path, (_, value) in overrides.items()})
+    with locate_errors("base"):
+        data = expand_start(data, lambda start: sources.read_start(start, sources.seed))
+        data = _with_preset(data, {path: value for path, (_, value) in overrides.items()})
     origins = Origins(document, BASELINE, {path: (place,) for path, (place, _) in overrides.items()})
     data, config, resolved = _resolved(data, {path: value for path, (_, value) in overrides.items()}, origins)
     return data, config, Arm(BASELINE, {}, resolved, {}, origins)
@@ -144,7 +154,7 @@ def _with_preset(data: dict[str, Any], sets: Mapping[str, Any]) -> dict[str, Any
     if not isinstance(model, Mapping) or "preset" not in model:
         return data
     sizes = {name: sets[f"model.{name}"] for name in ("dim", "num_layers") if f"model.{name}" in sets}
-    with locate_errors("base", "model"):
+    with locate_errors("model"):
         return {**data, "model": expand_preset({**model, **sizes})}
 
 

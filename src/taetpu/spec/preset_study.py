@@ -1,9 +1,9 @@
 """Studies that lead from one preset to another, with one arm for each difference."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from taetpu.core.config import Component, to_data
+from taetpu.core.config import Component, Config, to_data
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError, check_known
 from taetpu.core.registry import slots
@@ -137,18 +137,22 @@ def _overrides(path: str, levels: Sequence[tuple[Any, Any]], separate: Sequence[
 
 
 def setting(value: Any) -> Any:
-    """Return the value of a setting as the data of a study file."""
-    return changed_settings(value) if isinstance(value, Component) else to_data(value)
+    """Return the value of a setting as the data of a study file, without fields that have their default."""
+    if isinstance(value, Component):
+        fields = changed_fields(value)
+        return {"kind": value.kind, **fields} if fields else value.kind
+    if isinstance(value, Mapping):
+        return {name: setting(item) for name, item in value.items()}
+    return changed_fields(value) if isinstance(value, Config) else to_data(value)
 
 
-def changed_settings(component: Component) -> Any:
-    """Return a component as the data of a study file: its kind, and the fields that differ from their default."""
-    fields: dict[str, Any] = {}
-    for name, info in type(component).model_fields.items():
-        value = getattr(component, name)
-        if info.is_required() or value != info.get_default(call_default_factory=True):
-            fields[name] = setting(value)
-    return {"kind": component.kind, **fields} if fields else component.kind
+def changed_fields(config: Config) -> dict[str, Any]:
+    """Return the fields of a config that differ from their default, as the data of a study file."""
+    return {
+        name: setting(getattr(config, name))
+        for name, info in type(config).model_fields.items()
+        if info.is_required() or getattr(config, name) != info.get_default(call_default_factory=True)
+    }
 
 
 def write_study(name: str, start: str, end: str, dim: int, num_layers: int) -> str:

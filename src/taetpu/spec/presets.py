@@ -214,6 +214,15 @@ def expand_preset(model: Mapping[str, Any]) -> Settings:
     num_layers = normalize_value(written.get("num_layers", preset.num_layers), integers=True)
     layers = num_layers if type(num_layers) is int else preset.num_layers  # another value is refused with the model
     made: Settings = {"dim": dim, "num_layers": preset.num_layers, **deepcopy(preset.settings(dim, layers))}
+    return replace_settings(made, written)
+
+
+def replace_settings(model: Mapping[str, Any], written: Mapping[str, Any]) -> Settings:
+    """Return the data of a model with other settings, which also replace those of single layers.
+
+    A mapping without a kind changes fields of the model's component. `layers` replaces all settings of single layers.
+    """
+    made = deepcopy(dict(model))
     for key, value in written.items():
         if isinstance(value, Mapping) and "kind" not in value and key != "layers" and key in made:
             made[key] = _with_fields(made[key], value)

@@ -9,17 +9,18 @@ from typing import Any
 from taetpu.core.config import fields_at_default, iter_components, to_data
 from taetpu.core.errors import ErrorList, UserError, locate_errors
 from taetpu.core.identity import SCHEMA, canonical_json
+from taetpu.core.model_interface import Interface
 from taetpu.core.notebook_html import paragraph, table
 from taetpu.core.plugins import Plugin, attribute_errors
 from taetpu.core.short_repr import shorten_value
 from taetpu.data.base import Source, Task, at_length
 from taetpu.data.tokenizers import StartTokenizerConfig
-from taetpu.nn.named_arrays import vocabulary_parameters
+from taetpu.nn.named_arrays import position_parameters, vocabulary_parameters
 from taetpu.spec.document import Document, format_brief
 from taetpu.spec.error_places import Origins
 from taetpu.spec.eval_sample import Sample
 from taetpu.spec.run_ids import plugin_sources, run_ids
-from taetpu.spec.start import SEED, StartConfig, StoredModel, StoredParameters, read_start
+from taetpu.spec.start import SEED, Convert, StartConfig, StoredModel, StoredParameters, read_start
 from taetpu.spec.study_config import Measure, ResolvedConfig, RunConfig
 from taetpu.spec.tuning import Tuning
 from taetpu.spec.unresolved_arms import Stage
@@ -138,10 +139,13 @@ class Sources:
 
     Args:
         folder: The folder of the study file. Relative paths in tasks are relative to this folder.
+        seed: The seed whose start model has the tokenizer of the task (`tokenizer: start`).
+        convert: See `read_start`.
     """
 
-    def __init__(self, folder: Path):
-        self.folder, self._known = folder, dict[str, Source]()
+    def __init__(self, folder: Path, seed: int = 0, convert: Convert | None = None):
+        self.folder, self.seed, self._convert = folder, seed, convert
+        self._known: dict[str, Source] = {}
         self._starts: dict[tuple[str, int | None], StoredModel] = {}
 
     def prepare(self, config: ResolvedConfig) -> Source:
@@ -152,11 +156,13 @@ class Sources:
         """
         task = config.task
         key = canonical_json(to_data(task))
-        if isinstance(tokenizer := getattr(task, "tokenizer", None), StartTokenizerConfig):
-            key += canonical_json(to_data(config.train.start))
+        tokenizer = getattr(task, "tokenizer", None)
+        start = _start_of(tokenizer, config.train.start)
+        if isinstance(tokenizer, StartTokenizerConfig):
+            key += canonical_json(to_data(start))
         if key not in self._known:
-            if isinstance(tokenizer, StartTokenizerConfig) and config.train.start is not None:
-                task = task.model_copy(update={"tokenizer": self._with_model(tokenizer, config.train.start)})
+            if isinstance(tokenizer, StartTokenizerConfig) and start is not None and not tokenizer.is_read:
+                task = task.model_copy(update={"tokenizer": self._with_model(tokenizer, start)})
             with attribute_errors(f"task {task.kind!r} cannot be prepared", iter_components(task)):
                 prepared = task.prepare(self.folder)
             if not isinstance(prepared, Source):
@@ -169,15 +175,13 @@ class Sources:
     def _with_model(self, tokenizer: StartTokenizerConfig, start: StartConfig) -> StartTokenizerConfig:
         """Return the config of the tokenizer `start` with the tokenizer of the model that runs start from.
 
+        If each seed has a model, it is that of `seed`. Models of other seeds must have an equal one (see `start`).
+
         Raises:
-            UserError: If the model cannot be read, it has no tokenizer, or each seed may have another one.
+            UserError: If the model cannot be read, or it has no tokenizer.
         """
         with locate_errors("tokenizer"):
-            if SEED in start.folder:
-                problem = f"`tokenizer: start` is the tokenizer of one model, but {start.folder!r} depends on the seed"
-                remedy = "Set `tokenizer` to that of the models, e.g. {kind: file, path: FOLDER/tokenizer.json}."
-                raise UserError(problem, remedy=remedy)
-            model = self._read_start(start, 0)
+            model = self.read_start(start, self.seed)
             if model.tokenizer is None:
                 raise UserError(f"the model in {model.where} has no tokenizer", remedy="Set another tokenizer.")
             size, rows = model.tokenizer.vocab_size, model.vocab_size or 0
@@ -186,10 +190,15 @@ class Sources:
                 raise UserError(problem, remedy="Set tokenizer: {kind: start, crop: true}, or another tokenizer.")
         return tokenizer.of_model(model.tokenizer.to_json(), rows)
 
-    def _read_start(self, start: StartConfig, seed: int) -> StoredModel:
-        key = start.folder, seed if SEED in start.folder else None
+    def read_start(self, start: StartConfig, seed: int) -> StoredModel:
+        """Return the stored model that `start` names for a seed. A file is read once.
+
+        Raises:
+            UserError: If the model cannot be read. The error's path is relative to `start`.
+        """
+        key = f"{start.folder}@{start.revision}", seed if SEED in start.folder else None
         if key not in self._starts:
-            self._starts[key] = read_start(start, seed, self.folder)
+            self._starts[key] = read_start(start, seed, self.folder, self._convert)
         return self._starts[key]
 
     def start(self, config: ResolvedConfig, seed: int) -> StoredParameters | None:
@@ -205,12 +214,22 @@ class Sources:
         with locate_errors("task"):
             source = self.prepare(config)
         with locate_errors("train", "start"):
-            model = self._read_start(start, seed)
+            model = self.read_start(start, seed)
             if start.vocabulary == "loaded":
                 model.check_vocabulary(source)
+        sizes: tuple[Any, Interface, int] = (config.model, source.interface, source.seq_len)
+        cut = model.positions_to_cut(position_parameters(*sizes))
+        made = StoredParameters(model, start.folder.replace(SEED, str(seed)), cut=cut)
         if start.vocabulary == "drawn":
-            return StoredParameters(model, vocabulary_parameters(config.model, source.interface, source.seq_len))
-        return StoredParameters(model, tokens=None if source.tokenizer is None else source.tokenizer.kept)
+            return replace(made, drawn=vocabulary_parameters(*sizes))
+        return replace(made, tokens=None if source.tokenizer is None else source.tokenizer.kept)
+
+
+def _start_of(tokenizer: Any, start: StartConfig | None) -> StartConfig | None:
+    """Return the model whose tokenizer is that of a task: the one that the tokenizer names, else that of the run."""
+    if not isinstance(tokenizer, StartTokenizerConfig) or tokenizer.folder is None:
+        return start
+    return StartConfig(folder=tokenizer.folder, revision=tokenizer.revision)
 
 
 def check_lengths(task: Task, source: Source) -> None:
@@ -234,6 +253,7 @@ class Study:
         folder: The folder of the study file; the current folder for a study from a dictionary.
         base: The baseline's data as written in the study file, with `--set` options applied.
         arms: All arms. The baseline comes first.
+        sources: The prepared tasks. Each task is prepared on first use.
         design: The designs of the arms (see `spec.designs.described`).
         match: The quantities other than steps by which arms are matched (see `study.matching`).
         tune: The tuning of the arms; None without tuning.
@@ -250,6 +270,7 @@ class Study:
     seeds: tuple[int, ...]
     measure: Measure
     document: Document
+    sources: Sources
     plugins: tuple[Plugin, ...] = ()
     design: StudyDesign = field(default_factory=StudyDesign)
     match: tuple[str, ...] = ()
@@ -271,18 +292,23 @@ class Study:
     @property
     def preset(self) -> str | None:
         """The preset of the baseline's model; None if the model has no preset."""
+        return self._made_from("preset")
+
+    @property
+    def start_model(self) -> str | None:
+        """The model in `model.start`, whose settings the baseline has; None if it names none."""
+        start = self._made_from("start")
+        return start.get("folder") if isinstance(start, Mapping) else start
+
+    def _made_from(self, name: str) -> Any:
+        """Return a setting of the baseline's model that stands for other settings."""
         model = self.document.data.get("base", {}).get("model")
-        return model.get("preset") if isinstance(model, Mapping) else None
+        return model.get(name) if isinstance(model, Mapping) else None
 
     @property
     def post_hoc(self) -> dict[str, PostHocSettings]:
         """The settings of the post-hoc ablation tables, by the name of the table."""
         return {table.name: to_data(table) for table in self.measure.post_hoc}
-
-    @cached_property
-    def sources(self) -> Sources:
-        """The prepared tasks. Each task is prepared on first use."""
-        return Sources(self.folder)
 
     @cached_property
     def identified(self) -> dict[tuple[str, int, int], RunSpec]:
@@ -292,7 +318,7 @@ class Study:
     def changed(self, **fields: Any) -> "Study":
         """Return a copy of the study with the given fields replaced. Prepared tasks and identified runs are shared."""
         new = replace(self, **fields)
-        new.__dict__.update(sources=self.sources, identified=self.identified)
+        new.__dict__.update(identified=self.identified)
         return new
 
     def against(self, arm: Arm) -> Arm:

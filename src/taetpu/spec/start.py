@@ -2,8 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from glob import escape
 from pathlib import Path
@@ -15,9 +16,13 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors
 
 from taetpu.core.config import Config
-from taetpu.core.errors import UserError
+from taetpu.core.config_parsing import load_config
+from taetpu.core.errors import UserError, dotted_path
+from taetpu.core.layer_names import fold_layers
 from taetpu.data.base import Source
 from taetpu.data.tokenizers import Tokenizer, load_tokenizer
+from taetpu.nn.lm import LMConfig
+from taetpu.nn.named_arrays import Shape
 from taetpu.store.addresses import only_run, resolve
 from taetpu.store.backend import Store, open_store
 from taetpu.store.errors import NotStored
@@ -25,10 +30,16 @@ from taetpu.store.errors import NotStored
 SEED = "{seed}"
 FOLDERS = ("model/", "")
 """The places of a model's files: in the folder of a run, and in that of a checkpoint or a model."""
-WEIGHTS = "model.safetensors"
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+"""The pattern of names of models on the hub."""
 SHOWN = 40
 """Maximum length of the tokens of a task in a message."""
 CONSTANT = "constant:"  # name prefix of stored arrays that are not trained
+ADAPTER = "adapter_config.json"
+Convert = Callable[[str, str | None], Path]
+"""A function that returns the folder of a taetpu model, from that of a Hugging Face model or from its name on the hub
+and a revision."""
 
 
 class StartConfig(Config):
@@ -36,10 +47,12 @@ class StartConfig(Config):
 
     folder: str
     """Address of a finished run (`STUDY/ARM/SEED`), or folder of a run, of a checkpoint (`RUN/checkpoints/STEP`) or of
-    a model, relative to the study file or in a bucket (`gs://...`).
+    a model, relative to the study file or in a bucket (`gs://...`); with `revision`, name of a model on the hub.
 
     `{seed}` is replaced by the seed of the run. A local folder may contain `*`, which must match one folder.
     """
+    revision: str | None = None
+    """Branch, tag or commit of a model on the Hugging Face hub, e.g. main; `none`: `folder` is not on the hub."""
     vocabulary: Literal["loaded", "drawn"] = "loaded"
     """Parameters whose shape depends on the number of tokens: `loaded`, which requires the same tokens, or `drawn`."""
 
@@ -58,15 +71,40 @@ class StoredModel:
         where: The file of the parameters.
         data: The content of this file.
         tokenizer: The tokenizer; None if the tokens are not text.
-        tokens: The `Source.unit` of the task that the model was trained on; empty if it is not stored.
-        vocab_size: The number of tokens of the model; None if it is not stored.
+        about: The content of the `config.json` beside it; empty if it is damaged or missing.
     """
 
     where: str
     data: bytes
     tokenizer: Tokenizer | None
-    tokens: str = ""
-    vocab_size: int | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def tokens(self) -> str:
+        """The `Source.unit` of the task that the model was trained on; empty if it is not stored."""
+        return str(self.about.get("tokens", ""))
+
+    @property
+    def vocab_size(self) -> int | None:
+        """The number of tokens of the model; None if it is not stored."""
+        size = self.about.get("vocab_size")
+        return size if isinstance(size, int) else None
+
+    @property
+    def config(self) -> LMConfig:
+        """The resolved config of the model.
+
+        Raises:
+            UserError: If it is not stored, or it has a kind of a plug-in that is not loaded.
+        """
+        if not isinstance(model := self.about.get("model"), Mapping):
+            problem = f"no {CONFIG} beside {self.where} describes the model"
+            raise UserError(problem, remedy="Use the folder of a run, or write the settings of the model.")
+        try:
+            return load_config(LMConfig, model)
+        except UserError as error:
+            problem = f"the config of {self.where} cannot be read: {dotted_path(error.path)}: {error.problem}"
+            raise UserError(problem, remedy="If the model has kinds of a plug-in, list it in plugins.") from None
 
     @cached_property
     def digest(self) -> str:
@@ -86,6 +124,32 @@ class StoredModel:
             remedy = "Copy the model again, or use another model."
             raise UserError(f"the stored model is damaged: {error}", file=self.where, remedy=remedy) from None
         return {name: array for name, array in stored.items() if not name.startswith(CONSTANT)}
+
+    def positions_to_cut(self, shapes: Mapping[str, tuple[Shape, Shape]]) -> frozenset[str]:
+        """Return which parameters have more positions in the stored model than a task has tokens.
+
+        Args:
+            shapes: The shapes of these parameters (see `nn.named_arrays.position_parameters`).
+
+        Raises:
+            UserError: If a parameter has fewer positions. The error's path is relative to the run's config.
+        """
+        cut = set[str]()
+        for name, (needed, longer) in shapes.items():
+            stored = self.arrays[name].shape if name in self.arrays else ()
+            axes = [axis for axis, size in enumerate(needed) if size != longer[axis]]
+            if len(stored) != len(needed) or any(
+                stored[axis] != size for axis, size in enumerate(needed) if axis not in axes
+            ):
+                continue  # the parameter is drawn
+            for axis in axes:
+                if stored[axis] < needed[axis]:
+                    problem = f"{needed[axis]} tokens exceed the {stored[axis]} positions of {name} in {self.where}"
+                    remedy = f"Use at most {stored[axis]}, or positions without parameters, such as rope."
+                    raise UserError(problem, path=("task", "seq_len"), remedy=remedy)
+                if stored[axis] > needed[axis]:
+                    cut.add(name)
+        return frozenset(cut)
 
     def check_vocabulary(self, source: Source) -> None:
         """Raise `UserError` if the tokens of a task differ from those of the model.
@@ -146,13 +210,18 @@ class StoredParameters:
 
     Attributes:
         model: The stored model.
+        name: The folder or address of the model, as written in the study.
         drawn: The logical names of parameters that are drawn although the model may have them.
         tokens: The numbers of the task's tokens in the stored model: int32 `(vocab_size,)`; None if they are equal.
+        cut: The logical names of parameters that have more positions in the stored model than the task has tokens.
+            The first ones are loaded.
     """
 
     model: StoredModel
+    name: str = ""
     drawn: frozenset[str] = frozenset()
     tokens: np.ndarray | None = None
+    cut: frozenset[str] = frozenset()
 
     @property
     def where(self) -> str:
@@ -161,12 +230,33 @@ class StoredParameters:
 
     @property
     def digest(self) -> str:
-        """A text that identifies the values: the SHA-256 of the file, and which parameters of tokens are loaded."""
+        """A text that identifies the values: the SHA-256 of the file, and which parts of its arrays are loaded."""
+        parts = [self.model.digest]
         if self.drawn:
-            return f"{self.model.digest}, vocabulary drawn"
-        if self.tokens is None:
-            return self.model.digest
-        return f"{self.model.digest}, tokens {hashlib.sha256(self.tokens.astype('<i4').tobytes()).hexdigest()}"
+            parts.append("vocabulary drawn")
+        elif self.tokens is not None:
+            parts.append(f"tokens {hashlib.sha256(self.tokens.astype('<i4').tobytes()).hexdigest()}")
+        return ", ".join([*parts, *["first positions"] * bool(self.cut)])
+
+    def facts(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+        """Return which parameters are loaded and drawn, for plans, results and reports.
+
+        Returns:
+            The `name` of the model, the number of `loaded` parameters, and the names of parameters of tokens that are
+            drawn on request (`vocabulary`), that the model lacks (`drawn`), that no parameter fits (`unused`), and of
+            which the first positions are loaded (`cut`). Layers are merged.
+
+        Raises:
+            UserError: As `fitting`.
+        """
+        loaded = self.fitting(shapes)
+        names = {
+            "vocabulary": sorted(self.drawn),
+            "drawn": [name for name in shapes if name not in loaded and name not in self.drawn],
+            "unused": [name for name in self.model.arrays if name not in {*loaded, *self.drawn}],
+            "cut": sorted(self.cut & {*loaded}),
+        }
+        return {"name": self.name, "loaded": len(loaded), **{what: fold_layers(part) for what, part in names.items()}}
 
     def fitting(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
         """Return the arrays whose name and shape agree with a parameter of a model.
@@ -183,13 +273,19 @@ class StoredParameters:
             name: array
             for name, stored in self.model.arrays.items()
             if name in shapes and name not in self.drawn
-            if (array := self._select_tokens(stored, shapes[name])).shape == shapes[name]
+            if (array := self._part(name, stored, shapes[name])).shape == shapes[name]
         }
         if not agreeing:
             problem = f"no parameter of the model has the name and shape of an array in {self.where}"
             remedy = "Use a model with the same sizes, or remove `start`."
             raise UserError(problem, path=("train", "start"), remedy=remedy)
         return agreeing
+
+    def _part(self, name: str, array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+        """Return a stored array, or the part of it that is loaded into a parameter of the given shape."""
+        if name in self.cut and array.ndim == len(shape):
+            return array[tuple(map(slice, shape))]
+        return self._select_tokens(array, shape)
 
     def _select_tokens(self, array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
         """Return an array with the rows of the task's tokens, if a parameter of the given shape has fewer of them."""
@@ -200,23 +296,25 @@ class StoredParameters:
         return np.take(array, self.tokens, axes[0]) if fits else array
 
 
-def read_start(start: StartConfig, seed: int, folder: Path) -> StoredModel:
+def read_start(start: StartConfig, seed: int, folder: Path, convert: Convert | None = None) -> StoredModel:
     """Read the stored model that the run with a seed starts from.
 
     Args:
         start: The config.
         seed: The seed of the run.
         folder: The folder that relative paths are relative to.
+        convert: A function that converts Hugging Face models; None if they are refused.
 
     Raises:
-        UserError: If no model is stored in the folder, or an address or a pattern does not match exactly
-            one. The path of the
-            error is `folder`.
+        UserError: If no model is stored in the folder, or an address or a pattern does not match exactly one. The path
+            of the error is `folder`.
     """
     written = start.folder.replace(SEED, str(seed))
+    if start.revision is not None:
+        return _read_converted(written, start.revision, convert)
     place = written
     if not written.startswith("gs://"):
-        matches = [folder / written]
+        matches = [folder / Path(written).expanduser()]
         if "*" in written:
             matches = sorted(Path(folder.anchor or ".").glob(str(Path(escape(str(folder))) / written).lstrip("/")))
         if len(matches) != 1:
@@ -224,12 +322,49 @@ def read_start(start: StartConfig, seed: int, folder: Path) -> StoredModel:
             remedy = "Write a path, or a pattern that matches one folder."
             raise UserError(f"{count} {written!r}", path=("folder",), remedy=remedy)
         place = str(matches[0])
+        if _is_huggingface(matches[0]):
+            return _read_converted(place, None, convert)
     stored = _read_model(place)
     if stored is None and "*" not in written and (run := _find_run(written, folder)) is not None:
         place, stored = run, _read_model(run)
     if stored is None:
-        problem = f"no model is stored in {place}"
-        raise UserError(problem, path=("folder",), remedy="Use a finished run, or the folder of a model.")
+        problem, remedy = f"no model is stored in {place}", "Use a finished run, or the folder of a model."
+        if NAME.fullmatch(written):
+            remedy += f" For a model on the hub, write {{folder: {written}, revision: main}}."
+        raise UserError(problem, path=("folder",), remedy=remedy)
+    return stored
+
+
+def _is_huggingface(folder: Path) -> bool:
+    """Return whether a folder holds a Hugging Face model, or an adapter of PEFT."""
+    return (folder / ADAPTER).is_file() or "model_type" in _parse(folder / CONFIG)
+
+
+def _parse(file: Path) -> Mapping[str, Any]:
+    """Return the JSON object in a file; empty if the file is missing or damaged."""
+    try:
+        return _as_object(file.read_bytes())
+    except OSError:
+        return {}
+
+
+def _read_converted(place: str, revision: str | None, convert: Convert | None) -> StoredModel:
+    """Return a Hugging Face model, which is converted first.
+
+    Raises:
+        UserError: If it cannot be converted, or models are not converted here. Errors in its files name the file.
+    """
+    if convert is None:
+        remedy = f"Run `taetpu model import {place} -o FOLDER`, and name the new folder."
+        raise UserError(f"{place} is a Hugging Face model", path=("folder",), remedy=remedy)
+    try:
+        stored = _read_model(str(convert(place, revision)))
+    except UserError as error:
+        file = error.file and (f"{error.file} at {dotted_path(error.path)}" if error.path else error.file)
+        problem = f"{file}: {error.problem}" if file else error.problem
+        raise UserError(problem, path=("folder",), remedy=error.remedy) from None
+    if stored is None:
+        raise UserError(f"{place} was converted to a folder without a model", path=("folder",))
     return stored
 
 
@@ -257,31 +392,23 @@ def _read_model(place: str) -> StoredModel | None:
             data = store.read(key)
         except NotStored:
             continue
-        config = _read_config(store, inside, place)
-        size = config.get("vocab_size")
-        size = size if isinstance(size, int) else None
-        return StoredModel(store.where(key), data, _read_tokenizer(store, inside), str(config.get("tokens", "")), size)
-    _read_config(store, "", place)
+        return StoredModel(store.where(key), data, _read_tokenizer(store, inside), _read_config(store, inside))
     return None
 
 
-def _read_config(store: Store, inside: str, place: str) -> Mapping[str, Any]:
-    """Return the content of the `config.json` beside stored parameters; empty if it is damaged or missing.
+def _read_config(store: Store, inside: str) -> Mapping[str, Any]:
+    """Return the content of the `config.json` beside stored parameters; empty if it is damaged or missing."""
+    key = f"{inside}{CONFIG}"
+    return _as_object(store.read(key)) if store.exists(key) else {}
 
-    Raises:
-        UserError: If it is that of a Hugging Face model.
-    """
-    content = store.read(f"{inside}config.json") if store.exists(f"{inside}config.json") else b""
+
+def _as_object(content: bytes) -> Mapping[str, Any]:
+    """Return a JSON object; empty if the content is damaged."""
     try:
         about = json.loads(content)
-    except ValueError:  # damaged or missing: the arrays decide
+    except (ValueError, RecursionError):
         return {}
-    if not isinstance(about, dict):
-        return {}
-    if "model_type" in about:
-        remedy = f"Run `taetpu model import {place} -o FOLDER`, and name the new folder."
-        raise UserError(f"{place} is a Hugging Face model", path=("folder",), remedy=remedy)
-    return about
+    return about if isinstance(about, dict) else {}
 
 
 def _read_tokenizer(store: Store, inside: str) -> Tokenizer | None:

@@ -18,13 +18,14 @@ from typing import Any
 
 from taetpu.core.distributed import require_joined
 from taetpu.core.errors import UserError, check_known
-from taetpu.spec.loading import Sets, derive_arm, load_study
+from taetpu.spec.loading import Sets, derive_arm
 from taetpu.spec.resolved_study import Arm, Study
 from taetpu.spec.unresolved_arms import bounded
 from taetpu.stats.components import CONTINUED, UNCHANGED
 from taetpu.store.backend import default_root, open_store
 from taetpu.store.frozen_study import Role, StudyDesign, Way
 from taetpu.store.study import StudyFolder
+from taetpu.study.loading import load_study
 from taetpu.study.run import Options, Outcome, run_study
 from taetpu.train.callbacks import Callback
 from taetpu.train.layout import parse_packing

@@ -23,12 +23,13 @@ import jax
 
 from taetpu.core.errors import Failed, UserError
 from taetpu.core.jax_setup import call_prepared
-from taetpu.spec.loading import Sets, load_study
+from taetpu.spec.loading import Sets
 from taetpu.spec.resolved_study import RunKey, Sources, Study
 from taetpu.store.backend import open_store
 from taetpu.store.gcs_client import parse_address as bucket_address
 from taetpu.store.study import StudyFolder
 from taetpu.study.executor import Executor, waiting_claim
+from taetpu.study.loading import load_study
 from taetpu.study.matching import seconds_per_step
 from taetpu.study.pack_store import PackStore, resolve_runs, stored_plans
 from taetpu.study.pack_training import Failure, StudyTrainer, missing_packs, run_steps, stored_sample

@@ -135,8 +135,9 @@ class StudyTrainer:
         profile = Profile(self.folder, pack.id, self.profile) if self.profile else None
         try:
             program = self.programs.get(pack, source)
-            writer, evaluator = ResultWriter(pack, program, environment()), Evaluator(program, pack.runs, self.sample)
             starts = [self.sources.start(run.config, run.seed) for run in pack.runs]
+            writer = ResultWriter(pack, program, environment(), starts)
+            evaluator = Evaluator(program, pack.runs, self.sample)
             PackTrainer(pack, program, self.folder, writer, evaluator, self.callback, profile, starts).run()
         except (UserError, StudyFailed):
             raise

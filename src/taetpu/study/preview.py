@@ -6,7 +6,6 @@ from itertools import chain
 from math import inf, isfinite, prod
 from typing import Any
 
-from taetpu.contract.allowed_changes import fold_layers
 from taetpu.contract.check import Progress, check_arm, compare_parameters
 from taetpu.contract.traced_program import Computation
 from taetpu.core.config import to_data
@@ -109,12 +108,13 @@ def preview(
     Returns:
         A dictionary with these entries:
         `study`, `seeds`, `steps`, `task`: the study's name and seeds, the baseline's number of steps and its task.
-        `preset`: the `name` of the baseline's preset and the settings of its `model`, or None.
+        `preset`, `start`: the `name` of the baseline's preset or of the model in `model.start`, and the settings of
+        its `model`, or None.
         `arms`: for each arm its `change` in words, its `diff` ({path: [old, new]}), `params`, `flops_per_token` for
         training and `executed_flops_per_token` (see `train.training_flops`; each of the `endless_loops` counts as one
-        iteration), the number of `runs` and of `done` runs, `init` (see `_init`), `start` (the parameters that are
-        loaded, drawn and unused, see `spec.start`; None if all are drawn), its `contract` (see `contract.check`) and
-        `data` (facts about the evaluation text, see `report.evaluation_text`).
+        iteration), the number of `runs` and of `done` runs, `init` (see `_init`), `start` (the `file` of parameters,
+        and what is loaded, see `StoredParameters.facts`; None if all are drawn), its `contract` (see `contract.check`)
+        and `data` (facts about the evaluation text, see `report.evaluation_text`).
         `windows`: what traced and static window masks cost, or None (see `train.compute.windows`).
         `contrasts`: what each planned contrast compares.
         `post_hoc`: for each table its numbers of `runs`, `done` runs, and `parts` of each arm's model.
@@ -144,6 +144,7 @@ def preview(
     return {
         "study": study.name,
         "preset": study.preset and {"name": study.preset, "model": study.base["model"]},
+        "start": study.start_model and {"name": study.start_model, "model": study.base["model"]},
         "seeds": list(study.seeds),
         "steps": first.train.total_steps(source.num_windows),
         "task": _task(first.task, source),
@@ -261,14 +262,7 @@ def _start(study: Study, arm: Arm, shapes: Mapping[str, tuple[int, ...]]) -> dic
     stored = study.start(arm, study.seeds[0])
     if stored is None:
         return None
-    loaded = stored.fitting(shapes)
-    return {
-        "file": stored.where,
-        "loaded": len(loaded),
-        "vocabulary": fold_layers(sorted(stored.drawn)),
-        "drawn": fold_layers([name for name in shapes if name not in loaded and name not in stored.drawn]),
-        "unused": fold_layers([name for name in stored.model.arrays if name not in {*loaded, *stored.drawn}]),
-    }
+    return {"file": stored.where, **stored.facts(shapes)}
 
 
 def _init(model: LMConfig, source: Source) -> dict[str, Any] | None:

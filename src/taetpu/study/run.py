@@ -13,7 +13,7 @@ from taetpu.report.build import build_report
 from taetpu.report.notebook import notebook_html
 from taetpu.report.summary import headline
 from taetpu.spec.frozen import check_frozen
-from taetpu.spec.loading import Sets, load_study
+from taetpu.spec.loading import Sets
 from taetpu.spec.resolved_study import Study
 from taetpu.spec.study_config import MAX_SEED
 from taetpu.stats.analyse import analyse
@@ -25,6 +25,7 @@ from taetpu.study.arm_stages import ArmStages
 from taetpu.study.damaged import check_runs
 from taetpu.study.executor import Executor
 from taetpu.study.freeze import freeze
+from taetpu.study.loading import load_study
 from taetpu.study.matching import time_matched_steps
 from taetpu.study.on_ray import RayExecutor, connected, refuse_accelerator, shared_root
 from taetpu.study.pack_store import resolve_runs

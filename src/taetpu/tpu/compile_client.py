@@ -45,6 +45,7 @@ class CompileRequest:
         live: paths of the numbers that are inputs to the program; see `core.static_dynamic`.
         folder: base folder for relative paths in the task.
         plugins: the study's plug-in files.
+        seed: the seed whose start model has the task's tokenizer (see `spec.resolved_study.Sources`).
     """
 
     config: ResolvedConfig
@@ -56,6 +57,7 @@ class CompileRequest:
     tpu: Slice
     folder: Path
     plugins: tuple[Path, ...]
+    seed: int = 0
 
     def data(self) -> dict[str, Any]:
         """Return the request as plain data, to be sent to another process."""
@@ -68,6 +70,7 @@ class CompileRequest:
             "tpu": self.tpu.topology_name,
             "folder": str(self.folder),
             "plugins": [str(file) for file in self.plugins],
+            "seed": self.seed,
         }
 
     @cached_property

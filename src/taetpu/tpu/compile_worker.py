@@ -29,6 +29,7 @@ from taetpu.core.plugins import load_plugins
 from taetpu.core.static_dynamic import split
 from taetpu.core.tree import leaves_by_path
 from taetpu.data.base import Source
+from taetpu.lens.conversion import Converter
 from taetpu.nn.compute_options import ComputeOptions
 from taetpu.spec.resolved_study import Sources
 from taetpu.spec.study_config import ResolvedConfig
@@ -98,7 +99,7 @@ def build(request: Json) -> tuple[Program, Any]:
     """Return a request's program, and the shapes of the arguments to the program's train step."""
     load_plugins([Path(file) for file in request["plugins"]])
     config = load_config(ResolvedConfig, request["config"])
-    source = _prepare_task(json.dumps(request["config"]), request["folder"])
+    source = _prepare_task(json.dumps(request["config"]), request["folder"], request["seed"])
     structure, numbers = split(config, frozenset(request["live"]))
     program = Program(
         structure, source, Layout(**request["layout"]), steps=config.train.total_steps(source.num_windows),
@@ -116,8 +117,8 @@ def _devices(name: str) -> list[Any]:
 
 
 @cache
-def _prepare_task(config: str, folder: str) -> Source:
-    return Sources(Path(folder)).prepare(load_config(ResolvedConfig, json.loads(config)))
+def _prepare_task(config: str, folder: str, seed: int) -> Source:
+    return Sources(Path(folder), seed, Converter()).prepare(load_config(ResolvedConfig, json.loads(config)))
 
 
 def padded_flops(matmul: Matmul) -> int:

@@ -47,7 +47,7 @@ class PreflightRequest:
         """Return the request to compile a plan for a slice."""
         return CompileRequest(
             plan.first.config, plan.source, plan.group.live, plan.precision, plan.execution, plan.layout, tpu,
-            self.folder, self.plugins,
+            self.folder, self.plugins, self.sources.seed,
         )  # fmt: skip
 
 

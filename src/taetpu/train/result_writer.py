@@ -15,10 +15,11 @@ from jaxtyping import Int
 from taetpu.core.distributed import multi_process
 from taetpu.core.xla_flags import program_flags
 from taetpu.spec.resolved_study import RunSpec
+from taetpu.spec.start import StoredParameters
 from taetpu.train.evaluator import Evaluator
 from taetpu.train.memory import kv_bytes, state_bytes, step_bytes
 from taetpu.train.metric_series import Points, sum_blocks
-from taetpu.train.model_cost import num_params
+from taetpu.train.model_cost import named_shapes, num_params
 from taetpu.train.pack_plan import Pack
 from taetpu.train.program import Program
 from taetpu.train.training_flops import training_flops_per_token
@@ -37,11 +38,13 @@ class ResultWriter:
         pack: the pack.
         program: the program of the pack.
         environment: the versions and devices that are recorded in each result.
+        starts: the stored models that the runs start from; None for runs whose parameters are drawn.
     """
 
     pack: Pack
     program: Program
     environment: Mapping[str, Any]
+    starts: Sequence[StoredParameters | None] = ()
 
     def __post_init__(self) -> None:
         self.open = {i: run.folder for i, run in enumerate(self.pack.runs) if not run.done}
@@ -135,9 +138,17 @@ class ResultWriter:
                 "memory": {"training": memory, "kv_cache": kv_bytes(run.config, source)},
                 **spent,
                 "pack": self.pack.plan.facts,
-                "environment": {**self.environment, "data": self.facts},
+                "environment": {**self.environment, "data": self.facts, **self._start(place)},
             }
         )
+
+    def _start(self, place: int) -> dict[str, Any]:
+        """Return what the run at an index loads from a stored model (see `StoredParameters.facts`)."""
+        start, source = self.starts[place] if self.starts else None, self.program.source
+        if start is None:
+            return {}
+        model = self.pack.runs[place].config.model
+        return {"start": start.facts(named_shapes(model, source.interface, source.seq_len))}
 
 
 class NoWriter:

@@ -193,6 +193,16 @@ class StartTokenizerConfig(ReadTokenizerConfig):
     example: ClassVar = {"train.start": "pythia"}
     _stored: tuple[str, int] | None = PrivateAttr(None)
 
+    folder: str | None = None
+    """The model, as in `train.start.folder`, also if an arm starts from no model; `none`: that of `train.start`."""
+    revision: str | None = None
+    """As in `train.start.revision`, if `folder` is a model on the hub."""
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the config is that of a stored model (see `of_model`)."""
+        return self._stored is not None
+
     def of_model(self, content: str, rows: int) -> "StartTokenizerConfig":
         """Return this config for a stored model.
 
