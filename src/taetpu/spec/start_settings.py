@@ -99,6 +99,6 @@ def model_settings(config: LMConfig) -> Settings:
             continue
         changed = {name: setting(getattr(layer, name)) for name in slots if getattr(layer, name) != usual[name]}
         layers |= {number: changed | ({"drop": [*layer.drop]} if layer.drop else {})} if changed or layer.drop else {}
-    own = {name: getattr(config, name) for name in LMConfig.model_fields if name != "layers"}
-    fields = changed_fields(ModelConfig(**{**own, **usual, "num_layers": len(config.layers)}))
+    fixed = {name: getattr(config, name) for name in LMConfig.model_fields if name != "layers"}
+    fields = changed_fields(ModelConfig(**{**fixed, **usual, "num_layers": len(config.layers)}))
     return {**fields, **({"layers": layers} if layers else {})}
