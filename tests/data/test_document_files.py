@@ -147,7 +147,7 @@ MANY = [f"Document {i} says {i * 7919 % 1000}." for i in range(60)]
 
 
 def decoded(source, split):
-    return source.tokenizer.decode(source._streams[split])
+    return source.tokenizer.decode(source.streams[split][:])
 
 
 def test_evaluation_files_leave_training_text_whole(tmp_path):

@@ -14,9 +14,12 @@ from ruamel.yaml import YAML
 from tests.data.token_writers import write_llm_c, write_megatron, write_raw
 from tests.dataset_hub import serving
 
+import taetpu
 from taetpu.core.config_parsing import build_component
 from taetpu.data.remote import named
 from taetpu.store import gcs_client
+from taetpu.store.backend import open_store
+from taetpu.store.study import StudyFolder
 
 PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
 ROWS = re.findall(r"^\| (.*?) \| `(\{.*\})` \|$", PAGE, re.MULTILINE)
@@ -133,3 +136,20 @@ def test_lines_with_buckets_are_prepared(data, google):
     assert len(lines) == 2
     for line in lines:
         check_line(line, data)
+
+
+def test_the_study_of_mixtures_is_trained(data, tmp_path):
+    (text,) = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    (data / "study.yaml").write_text(text)
+    outcome = taetpu.run(data / "study.yaml", root=str(tmp_path))
+    shares = {"baseline": 0.75, "even": 0.5, "more-books": 0.25}
+    assert {arm["name"] for arm in outcome.results["arms"]} == shares.keys()
+    for arm, share in shares.items():
+        for run in StudyFolder(open_store(tmp_path), "mixtures").runs():
+            if run.arm == arm:
+                read = run.result()["environment"]["data"]["mixture"]["book.txt"]
+                assert read["weight"] == share
+                assert read["share"] == pytest.approx(share, abs=0.06)
+    report = next(tmp_path.rglob("report.md")).read_text()
+    assert "book.txt" in report
+    assert "weight 0.75" in report

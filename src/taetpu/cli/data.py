@@ -49,7 +49,12 @@ def stats(study: StudyFile, sets: Sets = None, as_json: AsJson = False) -> None:
 
     Example: taetpu data stats study.yaml
     """
-    known = {arms: source.facts for arms, _, source in _tasks(study, sets)}
+    from taetpu.data.mixture import facts_of_run
+
+    known = {}
+    for arms, config, source in _tasks(study, sets):
+        windows = config.train.total_steps(source.num_windows) * config.train.batch_size
+        known[arms] = {**source.facts, **facts_of_run(source, 0, windows)}
     if as_json:
         print_json(known)
         return
@@ -66,6 +71,9 @@ def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield name, ", ".join(parts) or "none"
         elif not isinstance(value, dict):
             yield name, _figure(value)
+        elif name == "mixture":
+            for source, read in value.items():
+                yield source, ", ".join(f"{what} {_figure(part)}" for what, part in read.items())
     tokens, sizes = facts.get("tokens"), facts.get("bytes")
     if tokens and sizes:
         ratios = {split: sizes[split] / tokens[split] for split in tokens if tokens[split]}
@@ -100,7 +108,8 @@ def show(
             print_text(f"{number}. {row['text']!r}", hanging=3)
             scored = f"   targets with weight: {row['scored']} of {row['tokens']}"
             borders = f"; documents begin at {', '.join(map(str, row['documents']))}" if row["documents"] else ""
-            print_text(f"{scored}{borders}", hanging=3)
+            source = f"; from {row['source']}" if "source" in row else ""
+            print_text(f"{scored}{borders}{source}", hanging=3)
 
 
 def _sequences(config: Any, source: Any, count: int, seed: int) -> list[dict[str, Any]]:
@@ -111,7 +120,8 @@ def _sequences(config: Any, source: Any, count: int, seed: int) -> list[dict[str
     from taetpu.data.base import read_windows
 
     size = config.train.batch_size
-    arrays, rows = read_windows(source, source.rows(seed, 0, 1, size)[0])
+    windows = source.rows(seed, 0, 1, size)[0]
+    arrays, rows = read_windows(source, windows)
     batch = source.batch(arrays, rows, named(root_key(seed), "data", 0))
     sequences = []
     for i in range(min(count, size)):
@@ -120,6 +130,8 @@ def _sequences(config: Any, source: Any, count: int, seed: int) -> list[dict[str
         scored = int((np.asarray(batch.weights[i]) > 0).sum())
         text = source.show(tokens) if source.interface.is_language_model else np.array2string(tokens, threshold=20)
         sequences.append({"text": text, "tokens": len(tokens), "scored": scored, "documents": borders})
+        if source.mixture is not None:
+            sequences[-1]["source"] = source.mixture.source_of(windows[i])
     return sequences
 
 

@@ -269,8 +269,8 @@ def check_bucket(store: "Store", study: "Study") -> None:
     folder = StudyFolder(store, study.name)
     if folder.exists() and not study.match:
         # The text of Python's help, a data source, differs between Python versions.
-        sources = {getattr(run.config.task, "source", None) for run in study.runs()}
-        data = {"data": frozen_data(study)["data"]} if PYTHON_DOCS in sources else {}
+        reads_docs = any(PYTHON_DOCS in getattr(run.config.task, "source", ()) for run in study.runs())
+        data = {"data": frozen_data(study)["data"]} if reads_docs else {}
         check_frozen(read_study(folder) | data, study)
 
 

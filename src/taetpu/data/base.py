@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,9 @@ from taetpu.core.metric_spec import ACCURACY, LOSS, MetricSpec
 from taetpu.core.model_interface import Interface
 from taetpu.data.feistel import permuted
 from taetpu.data.tokenizers import Tokenizer
+
+if TYPE_CHECKING:
+    from taetpu.data.mixture import Mixture
 
 TOKEN_METRICS = {"loss": LOSS, "accuracy": ACCURACY}
 
@@ -127,6 +130,8 @@ class Source(ABC):
     """The number of training windows in an epoch, or None if sequences are generated without end."""
     tokenizer: Tokenizer | None = None
     """The tokenizer; None if the tokens are not text."""
+    mixture: "Mixture | None" = None
+    """The sources that windows are drawn from with given shares; None if each window is read once in an epoch."""
     can_gather: bool = False
     """Whether `gather` reads single windows. Otherwise, the feed is always resident."""
 
@@ -300,18 +305,22 @@ def permutation(seed: int, epoch: int, num_windows: int) -> np.ndarray:
     return order
 
 
-def epoch_rows(seed: int, start: int, count: int, batch_size: int, num_windows: int) -> np.ndarray:
+def epoch_rows(
+    seed: int, start: int, count: int, batch_size: int, num_windows: int, *, most_stored: int | None = None
+) -> np.ndarray:
     """Return the window indices for `count` steps from step `start`: int32 `(count, batch_size)`.
 
     Every epoch has a different permutation, and a batch may span several epochs. For any batch size, every window is
-    therefore read exactly once per epoch.
+    therefore read exactly once per epoch. Orders of more than `most_stored` windows (default: `MOST_STORED`) are
+    computed place by place.
     """
+    most_stored = MOST_STORED if most_stored is None else most_stored
     position = np.arange(start * batch_size, (start + count) * batch_size)
     epoch, place = np.divmod(position, num_windows)
     rows = np.empty(position.shape, np.int32)
     for number in np.unique(epoch):
         mask = epoch == number
-        if num_windows > MOST_STORED:
+        if num_windows > most_stored:
             rows[mask] = permuted(place[mask], seed, int(number), num_windows)
         else:
             rows[mask] = permutation(seed, int(number), num_windows)[place[mask]]

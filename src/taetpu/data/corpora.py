@@ -45,7 +45,7 @@ STARTS: dict[bytes, tuple[str, str]] = {
 Sources = str | tuple[str, ...]
 
 
-def names_of(*sources: Sources | None) -> tuple[str, ...]:
+def names_of(*sources: Sources | Mapping[str, float] | None) -> tuple[str, ...]:
     """Return the names of sources, without the corpus that comes with Python."""
     listed = [(source,) if isinstance(source, str) else source or () for source in sources]
     return tuple(name for names in listed for name in names if name != PYTHON_DOCS)

@@ -28,6 +28,14 @@ def with_separators(documents: Sequence[Document], separator: str = SEPARATOR) -
     return [text + separator for text in texts[:-1]] + texts[-1:]
 
 
+def chain_texts(texts: Sequence[list[str]], separator: str) -> list[str]:
+    """Return the parts of several texts that follow each other, with a separator after each text but the last."""
+    filled = [parts for parts in texts if parts]
+    for parts in filled[:-1]:
+        parts[-1] += separator
+    return [*chain.from_iterable(filled)]
+
+
 def collapse(text: str) -> str:
     """Return a text with each run of white space as one space."""
     return " ".join(text.split())

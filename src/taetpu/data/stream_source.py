@@ -4,6 +4,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from jaxtyping import Array, Int
 from taetpu.core.keys import Key
 from taetpu.data.base import Batch, Source, Split, at_length, epoch_rows, evaluation_split
 from taetpu.data.bigrams import bigram_loss
+from taetpu.data.mixture import Mixture
 from taetpu.data.overlap import overlap
 from taetpu.data.token_files import TokenStream
 from taetpu.data.tokenizers import Tokenizer
@@ -20,7 +22,6 @@ from taetpu.data.tokenizers import Tokenizer
 EVALUATED = ("val", "test")
 PROMPT_LENGTH = 16
 SAMPLE = 2**24
-"""Number of training tokens from which the reference loss and the overlap of splits are computed."""
 
 
 class StreamSource(Source):
@@ -39,10 +40,13 @@ class StreamSource(Source):
         end_token: the token that ends a document, if batches contain segments.
         starts: whether every document begins with the same token.
         eval_lengths: see `Task.eval_lengths`.
+        mixture: the sources of the training tokens, which follow each other; no window spans two of them.
     """
 
     can_gather = True
     num_windows: int
+    sample = SAMPLE
+    """Number of training tokens from which the reference loss and the overlap of splits are computed."""
 
     def __init__(
         self,
@@ -58,10 +62,13 @@ class StreamSource(Source):
         end_token: int | None = None,
         starts: bool = False,
         eval_lengths: Sequence[int] = (),
+        mixture: Mixture | None = None,
     ):
         self.streams, self.seq_len, self.vocab_size = streams, seq_len, vocab_size
         self.tokenizer, self.unit, self.end_token = tokenizer, unit, end_token
-        self.num_windows = (len(streams["train"]) - 1) // seq_len  # pyright: ignore[reportIncompatibleVariableOverride]
+        windows = (len(streams["train"]) - 1) // seq_len if mixture is None else sum(mixture.windows)
+        self.num_windows = windows  # pyright: ignore[reportIncompatibleVariableOverride]
+        self.mixture = mixture
         self._facts, self._starts = facts, starts
         lengths = {name: seq_len for name in EVALUATED if len(streams[name])}
         lengths |= {at_length(length): length for length in eval_lengths}
@@ -71,6 +78,7 @@ class StreamSource(Source):
             held_out.update(f"{name} {len(streams[name])} ".encode() + streams[name][:].astype("<i4").tobytes())
         self.evaluated = evaluated or held_out.hexdigest()
         about = f"stream 1, {seq_len} of {vocab_size}, {unit}, {end_token}, {len(streams['train'])}, {digest}, "
+        about += "" if mixture is None else f"{mixture}, "
         self.fingerprint = hashlib.sha256(f"{about}{held_out.hexdigest()}".encode()).hexdigest()
 
     @property
@@ -80,17 +88,35 @@ class StreamSource(Source):
 
     def gather(self, rows: Int[np.ndarray, " n"]) -> dict[str, np.ndarray]:
         """See `Source.gather`."""
-        return {"windows": self.streams["train"].windows(rows, self.seq_len)}
+        if self.mixture is None:
+            return {"windows": self.streams["train"].windows(rows, self.seq_len)}
+        windows = np.empty((len(rows), self.seq_len + 1), np.int32)
+        for part, (places, numbers) in zip(self._parts, self.mixture.divide(rows), strict=True):
+            windows[places] = part.windows(numbers, self.seq_len)
+        return {"windows": windows}
+
+    @cached_property
+    def _parts(self) -> list[TokenStream]:
+        """The training tokens of each source of the mixture."""
+        assert self.mixture is not None
+        ends = np.cumsum([0, *self.mixture.tokens]).tolist()
+        return [self.streams["train"].part(*borders) for borders in pairwise(ends)]
 
     def rows(self, seed: int, start: int, count: int, batch_size: int) -> np.ndarray:
         """See `Source.rows`."""
+        if self.mixture is not None:
+            return self.mixture.rows(seed, start, count, batch_size)
         return epoch_rows(seed, start, count, batch_size, self.num_windows)
 
     def batch(self, arrays: Mapping[str, Array], rows: Int[Array, " batch"], key: Key) -> Batch:
         """See `Source.batch`."""
         windows = arrays["windows"][rows]
         tokens, targets = windows[:, :-1], windows[:, 1:]
-        segments = None if self.end_token is None else number_documents(tokens, self.end_token)
+        segments = arrays.get("segments")
+        if segments is not None:
+            segments = segments[rows]
+        elif self.end_token is not None:
+            segments = number_documents(tokens, self.end_token)
         return Batch(tokens, targets, jnp.ones(tokens.shape, jnp.float32), segments)
 
     def evaluation(self, split: str) -> Split | None:
@@ -99,12 +125,16 @@ class StreamSource(Source):
 
     def _split(self, name: str, seq_len: int) -> Split:
         stream = self.streams[name][:]
-        documents = None if self.end_token is None else np.asarray(number_documents(stream, self.end_token))
+        documents = self._number_documents(name, stream)
         num_bytes = self._facts.get("bytes", {}).get(name, 0)
         escape_bits = self._facts.get("escape_bits", {}).get(name)
         return evaluation_split(
             stream, seq_len, self.vocab_size, num_bytes, escape_bits, documents, starts=self._starts
         )
+
+    def _number_documents(self, name: str, stream: np.ndarray) -> np.ndarray | None:
+        """Return the document of each token of an evaluation split; None without segments."""
+        return None if self.end_token is None else np.asarray(number_documents(stream, self.end_token))
 
     def prompt(self) -> np.ndarray:
         """Return the first validation tokens, or the first training tokens without a validation split."""
@@ -118,10 +148,13 @@ class StreamSource(Source):
     @cached_property
     def facts(self) -> dict[str, Any]:
         """See `Source.facts`."""
-        sample, val = self.streams["train"][:SAMPLE], self.streams["val"][:]
-        counted = "the training split" if len(sample) == len(self.streams["train"]) else f"{SAMPLE:,} training tokens"
+        parts = [self.streams["train"]] if self.mixture is None else self._parts
+        sample, val = np.concatenate([part[: self.sample // len(parts)] for part in parts]), self.streams["val"][:]
+        whole = len(sample) == len(self.streams["train"])
+        counted = "the training split" if whole else f"{len(sample):,} training tokens"
         return {
             **self._facts,
+            **({} if self.mixture is None else {"mixture": self.mixture.facts}),
             "vocab_size": self.vocab_size,
             "tokens": {name: len(stream) for name, stream in self.streams.items()},
             "windows": self.num_windows,

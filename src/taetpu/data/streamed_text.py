@@ -7,8 +7,10 @@ number of processes.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -60,17 +62,17 @@ class Settings(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A corpus in the cache.
+    """A corpus in the cache, or several that are mixed.
 
     Attributes:
-        files: the tokens of each split.
+        files: the tokens of each split, and of each source of a mixture.
         tokenizer: the tokenizer.
         counts: what was counted.
         digest: the digest of the training tokens.
-        sampled: see `TokenizerConfig.sample`.
+        sampled: the number of characters of which the tokenizer was trained; 0 if it reads no text.
     """
 
-    files: dict[str, TokenFile]
+    files: dict[str, list[TokenFile]]
     tokenizer: Tokenizer
     counts: Counts
     digest: str
@@ -94,6 +96,8 @@ def prepare_text(
     check: Callable[[str, Tokenizer], int | None],
     study: Path,
     progress: Progress | None = None,
+    mixed: Sequence[Corpus] = (),
+    trained: Tokenizer | None = None,
 ) -> Prepared:
     """Return the tokens of a corpus from the cache, where they are put first if they are not there.
 
@@ -104,6 +108,8 @@ def prepare_text(
         check: raises `UserError` if the tokenizer has no token for the setting `bos` or `separator`.
         study: the folder of the study file, to which the path of a tokenizer is relative.
         progress: called with the bytes that are read and those that there are.
+        mixed: the corpora whose text trains the tokenizer, if the corpus is one of several in a mixture.
+        trained: the tokenizer, if it was trained before.
 
     Raises:
         UserError: if the text cannot be read or encoded, or if the disk is full.
@@ -111,12 +117,16 @@ def prepare_text(
     contents = {name: [digest_file(path, progress) for _, path in corpus.files] for name, corpus in corpora.items()}
     with _about_tokenizer():
         about = [VERSION, contents, _describe(tokenizer, study), str(settings)]
+        if mixed and tokenizer.sample:
+            about.append(sorted(digest_file(path, progress) for corpus in mixed for _, path in corpus.files))
     name = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:32]
     folder = cache_folder() / "text" / name
     with explain_os_error("tokenize the corpus", folder, option="TAETPU_CACHE"), locked(folder):
         if not (folder / TOKENIZER).is_file():
-            with _about_tokenizer():
-                trained = tokenizer.prepare(training_sample(corpora, settings, tokenizer.sample), study)
+            if trained is None:
+                sample = training_sample(mixed or [corpora["train"]], settings, tokenizer.sample)
+                with _about_tokenizer():
+                    trained = tokenizer.prepare(sample, study)
             write_file(folder / TOKENIZER, trained.to_json().encode(), replace=True)
         known = tokenizer.reopen(read_tokenizer(folder), study)
         begin, end = (check(name, known) for name in ("bos", "separator"))
@@ -128,8 +138,37 @@ def prepare_text(
                 settings.val, settings.test, _held_out(corpora),
             )  # fmt: skip
             _write(writer, corpora, job, progress)
-    files = {split: TokenFile(path, "prepared", writer.mapped(split)) for split, path in writer.paths.items()}
-    return Prepared(files, known, writer.counts, writer.check(), tokenizer.sample)
+    files = {split: [TokenFile(path, "prepared", writer.mapped(split))] for split, path in writer.paths.items()}
+    sampled = min(tokenizer.sample // max(len(mixed), 1), writer.counts.characters["train"])
+    return Prepared(files, known, writer.counts, writer.check(), sampled)
+
+
+def join_prepared(parts: Sequence[Prepared], held_out: Collection[str]) -> Prepared:
+    """Return the sources of a mixture, which have the same tokenizer, as one corpus.
+
+    Args:
+        parts: the sources.
+        held_out: the splits of evaluation files, which are those of the first source.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    first, total = parts[0], deepcopy(parts[0].counts)
+    for part in parts[1:]:
+        for name in {*SPLITS} - {*held_out}:
+            for sums in ("documents", "kept", "tokens", "characters", "bytes", "unknown", "text"):
+                getattr(total, sums)[name] += getattr(part.counts, sums)[name]
+            total.longest[name] = max(total.longest[name], part.counts.longest[name])
+            if name != "train":
+                bits, more = total.escape_bits[name], part.counts.escape_bits[name]
+                total.escape_bits[name] = None if bits is None or more is None else bits + more
+        total.unknown_texts = dict(Counter(total.unknown_texts) + Counter(part.counts.unknown_texts))
+    files = {
+        name: first.files[name] if name in held_out else [part.files[name][0] for part in parts] for name in SPLITS
+    }
+    for name in {*SPLITS} - {*held_out}:  # a chain of digests has one length
+        total.text[name] = hashlib.sha256(total.text[name].encode()).hexdigest() if total.text[name] else ""
+    digest = " ".join(part.digest for part in parts)
+    return Prepared(files, first.tokenizer, total, digest, sum(part.sampled for part in parts))
 
 
 def _held_out(corpora: Mapping[str, Corpus]) -> frozenset[bytes]:
@@ -173,18 +212,23 @@ def _describe(tokenizer: TokenizerConfig, study: Path) -> Any:
     return computation_fields({"task": {"tokenizer": data}})["task"], hashlib.sha256(content.encode()).hexdigest()
 
 
-def training_sample(corpora: Mapping[str, Corpus], settings: Settings, size: int) -> str:
-    """Return the first `size` characters of the training text, or somewhat more; empty if none are needed."""
-    sample, total = [], 0
-    for text in corpora["train"].texts() if size else ():
-        if hashed_split(text, settings.val, settings.test) == "train":
-            sample.append(text + settings.separator_text)
-            total += len(sample[-1])
-            if total >= size:
-                break
-    if size and not sample:
-        problem = f"the corpus {corpora['train'].source!r} has no training text"
-        raise UserError(problem, path=("source",), remedy="Use more text, or smaller shares.")
+def training_sample(corpora: Sequence[Corpus], settings: Settings, size: int) -> str:
+    """Return the first `size` characters of the training text, in equal parts of each corpus, or somewhat more.
+
+    The text is empty if none is needed.
+    """
+    sample: list[str] = []
+    for corpus in corpora if size else ():
+        total = 0
+        for text in corpus.texts():
+            if hashed_split(text, settings.val, settings.test) == "train":
+                sample.append(text + settings.separator_text)
+                total += len(sample[-1])
+                if total >= size // len(corpora):
+                    break
+        if not total:
+            problem = f"the corpus {corpus.source!r} has no training text"
+            raise UserError(problem, path=("source",), remedy="Use more text, or smaller shares.")
     return "".join(sample)
 
 

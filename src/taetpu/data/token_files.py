@@ -11,7 +11,7 @@ The format follows from the content:
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NoReturn
@@ -247,3 +247,8 @@ class TokenStream:
         for i in np.flatnonzero(starts + seq_len >= last):  # windows that span files
             windows[i] = self[int(starts[i]) : int(starts[i]) + seq_len + 1]
         return windows
+
+
+def join_streams(streams: Iterable[TokenStream]) -> TokenStream:
+    """Return streams as one, without a copy."""
+    return TokenStream([part for stream in streams for part in stream.parts])

@@ -1,5 +1,7 @@
 """Task `tokens`: next-token prediction on files of token numbers, which are read where they lie."""
 
+from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -11,12 +13,13 @@ from taetpu.core.registry import register
 from taetpu.data.base import BatchSpec
 from taetpu.data.corpora import Sources, names_of
 from taetpu.data.digests import digest_tokens
+from taetpu.data.mixture import Weights, mix, refuse_shared
 from taetpu.data.next_token import NextTokenTask
 from taetpu.data.remote.fetched import Fetched
 from taetpu.data.remote.sources import fetch, is_remote
 from taetpu.data.stream_source import EVALUATED, StreamSource
 from taetpu.data.text import Count, Share
-from taetpu.data.token_files import Dtype, TokenFile, TokenStream, check_dtype, open_token_file
+from taetpu.data.token_files import Dtype, TokenFile, TokenStream, check_dtype, join_streams, open_token_file
 
 NAMED = {"train": ("train",), "val": ("val", "valid", "dev"), "test": ("test",)}
 """Parts of file names that assign a file of a folder to a split."""
@@ -32,7 +35,10 @@ class TokensTask(NextTokenTask):
     names are validation data. Those with `test` are not trained either; `test_source` names them.
     """
 
-    source: Annotated[Sources, Field(description="files, patterns such as data/*.bin, folders, hf:// or gs://")]
+    source: Annotated[
+        Sources | Weights,
+        Field(description="files, patterns such as data/*.bin, folders, hf:// or gs://, or a mixture {source: weight}"),
+    ]
     val_source: Sources = ()
     """Files of validation tokens, if `source` does not name them."""
     test_source: Sources = ()
@@ -50,7 +56,7 @@ class TokensTask(NextTokenTask):
     eval_tokens: Count = 2**20
     """Maximum number of tokens of an evaluation split: its first ones."""
     train_tokens: Count | None = None
-    """Number of training tokens: the first ones. Evaluation data stay the same."""
+    """Number of training tokens (of each source): the first ones. Evaluation data stay the same."""
     segments: bool = False
     """Whether batches contain the document of each token (requires `end_token`)."""
 
@@ -75,21 +81,27 @@ class TokensTask(NextTokenTask):
         if self.end_token is not None and self.end_token >= self.vocab_size:
             problem = f"end_token {self.end_token} is beyond the vocabulary of {self.vocab_size} tokens"
             raise UserError(problem, path=("end_token",), remedy=f"Use a token below {self.vocab_size}.")
-        files = self._open(folder)
-        if not self.test_source:
-            files["test"] = []
-        streams = self._divide({name: TokenStream([file.tokens for file in part]) for name, part in files.items()})
-        for name, stream in streams.items():
-            if name == "val" and not len(stream):
+        sources = self._open(folder)
+        divided = {name: self._divide(files, len(sources)) for name, files in sources.items()}
+        parts = {name: streams["train"] for name, streams in divided.items()}
+        streams = {name: join_streams(part[name] for part in divided.values()) for name in NAMED}
+        named = [f"train split of {name!r}" if name else "train split" for name in parts]
+        checked = {
+            **dict(zip(named, parts.values(), strict=True)),
+            **{f"{name} split": streams[name] for name in EVALUATED},
+        }
+        for name, stream in checked.items():
+            if name == "val split" and not len(stream):
                 problem = f"there are no validation tokens: no file of {self.source!r} is named val"
                 raise UserError(problem, path=("val",), remedy="Set `val` to a share, or `val_source` to files.")
-            if len(stream) <= self.seq_len and (name != "test" or len(stream)):
-                problem = f"the {name} split has {len(stream):,} tokens, so no window of {self.seq_len} has targets"
+            if len(stream) <= self.seq_len and (name != "test split" or len(stream)):
+                problem = f"the {name} has {len(stream):,} tokens, so no window of {self.seq_len} has targets"
                 raise UserError(problem, path=("seq_len",), remedy="Use a smaller seq_len, or more tokens.")
         for i, length in enumerate(self.eval_lengths):
             if len(streams["val"]) <= length:
                 problem = f"the val split has {len(streams['val']):,} tokens, so no sequence of {length} has targets"
                 raise UserError(problem, path=("eval_lengths", i), remedy="Use a shorter length, or more tokens.")
+        files = {name: [file for part in sources.values() for file in part[name]] for name in NAMED}
         facts = {
             "source": ", ".join(file.path.name for file in files["train"][:3]),
             "files": {name: len(part) for name, part in files.items()},
@@ -101,6 +113,7 @@ class TokensTask(NextTokenTask):
             digest=" ".join(digest_tokens(file).sha256 for file in files["train"]),
             unit=f"{self.vocab_size} tokens, numbered",
             end_token=self.end_token if self.segments else None, eval_lengths=self.eval_lengths,
+            mixture=mix(self.source, {name: len(part) for name, part in parts.items()}, self.seq_len),
         )  # fmt: skip
 
     @property
@@ -110,35 +123,52 @@ class TokensTask(NextTokenTask):
 
     def files(self, folder: Path) -> list[Path]:
         """See `Task.files`. Megatron's indices are read as well."""
-        paths = [path for part in self._find(folder, local=True).values() for path in part]
+        paths = [path for part in self._find(folder, local=True).values() for files in part.values() for path in files]
         indices = [path.with_suffix(".idx") for path in paths if path.suffix == ".bin"]
         return [*paths, *filter(Path.is_file, indices)]
 
-    def _find(self, folder: Path, *, local: bool = False) -> dict[str, list[Path]]:
-        """Return the paths of the files of each split; with `local`, only of those that are not downloaded."""
-        paths = find_files(_local(self.source) if local else self.source, folder, "source")
+    def _find(self, folder: Path, *, local: bool = False) -> dict[str, dict[str, list[Path]]]:
+        """Return the paths of the files of each split, for each source of a mixture, or for the only one.
+
+        With `local`, only those that are not downloaded.
+        """
+        named = {name: name for name in self.source} if isinstance(self.source, dict) else {"": self.source}
+        sources = {
+            name: find_files(_local(source) if local else source, folder, "source") for name, source in named.items()
+        }
+        if isinstance(self.source, dict):
+            refuse_shared({name: chain.from_iterable(paths.values()) for name, paths in sources.items()})
+        first = next(iter(sources.values()))
         for name, given in (("val", self.val_source), ("test", self.test_source)):
             if given:
+                for paths in sources.values():
+                    paths[name] = []
                 wanted = _local(given) if local else given
-                paths[name] = find_files(wanted, folder, f"{name}_source", divide=False, split=name)["train"]
-            if paths[name] and getattr(self, name):
-                problem = f"{name} {getattr(self, name)} is a share of `source`, but {name} has files of its own"
-                raise UserError(problem, path=(name,), remedy=f"Remove {name}: {paths[name][0].name} is used.")
-        return paths
+                first[name] = find_files(wanted, folder, f"{name}_source", divide=False, split=name)["train"]
+            for paths in sources.values():
+                if paths[name] and getattr(self, name):
+                    problem = f"{name} {getattr(self, name)} is a share of `source`, but {name} has files of its own"
+                    raise UserError(problem, path=(name,), remedy=f"Remove {name}: {paths[name][0].name} is used.")
+        return sources
 
-    def _open(self, folder: Path) -> dict[str, list[TokenFile]]:
-        """Return the opened and checked files of each split."""
+    def _open(self, folder: Path) -> dict[str, dict[str, list[TokenFile]]]:
+        """Return the opened and checked files of each split of each source.
+
+        Sources are ordered by the digests of their training files, so that an identity does not depend on names.
+        """
         dtype: Dtype | None = self.dtype or ("uint32" if self.vocab_size > 2**16 else None)
-        paths = self._find(folder)
-        files: dict[str, list[TokenFile]] = {}
-        for name, chosen in paths.items():
-            where = f"{name}_source" if getattr(self, f"{name}_source", ()) else "source"
-            files[name] = [self._checked(path, dtype, where) for path in chosen]
-        kinds = {file.tokens.dtype.name: file for part in files.values() for file in part}
+        sources: dict[str, dict[str, list[TokenFile]]] = {}
+        for source, paths in self._find(folder).items():
+            files = sources.setdefault(source, {})
+            for name, chosen in paths.items():
+                where = f"{name}_source" if getattr(self, f"{name}_source", ()) else "source"
+                files[name] = [self._checked(path, dtype, where) for path in chosen]
+        kinds = {file.tokens.dtype.name: file for files in sources.values() for part in files.values() for file in part}
         if len(kinds) > 1:
             seen = " and ".join(f"{file.path} {name}" for name, file in kinds.items())
             raise UserError(f"{seen}: files of one task have one type", path=("source",), remedy="Convert one of them.")
-        return files
+        digests = {name: [digest_tokens(file).sha256 for file in files["train"]] for name, files in sources.items()}
+        return {name: sources[name] for name in sorted(sources, key=digests.__getitem__)}
 
     def _checked(self, path: Path, dtype: Dtype | None, where: str) -> TokenFile:
         try:
@@ -156,8 +186,15 @@ class TokensTask(NextTokenTask):
             raise UserError(problem, path=("vocab_size",), remedy=remedy)
         return file
 
-    def _divide(self, streams: dict[str, TokenStream]) -> dict[str, TokenStream]:
-        """Return the streams of the splits: shares are taken from the end of `source`, and splits are cropped."""
+    def _divide(self, files: Mapping[str, list[TokenFile]], sources: int) -> dict[str, TokenStream]:
+        """Return the streams of the splits of one source.
+
+        Shares are taken from the end. Evaluation splits are cropped, and those of shares have equal parts of all
+        sources.
+        """
+        streams = {name: TokenStream([file.tokens for file in part]) for name, part in files.items()}
+        if not self.test_source:
+            streams["test"] = TokenStream([])
         whole = streams["train"]
         total = len(whole)
         first, second = round(total * (1 - self.val - self.test)), round(total * (1 - self.test))
@@ -168,7 +205,8 @@ class TokensTask(NextTokenTask):
         if self.val or self.test:
             streams["train"] = whole.part(0, first if self.val else second)
         for name in EVALUATED:
-            streams[name] = streams[name].part(0, self.eval_tokens)
+            limit = self.eval_tokens if getattr(self, f"{name}_source") else max(self.eval_tokens // sources, 1)
+            streams[name] = streams[name].part(0, limit)
         if self.train_tokens is not None:
             if self.train_tokens > len(streams["train"]):
                 problem = f"train_tokens {self.train_tokens:,} are more than the {len(streams['train']):,} there are"

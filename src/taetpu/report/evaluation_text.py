@@ -1,14 +1,15 @@
-"""Sentences on the text: where it was downloaded from, overlap of the splits, and characters without a token."""
+"""Sentences on the text: where it is from, its mixture, overlap of the splits, and characters without a token."""
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from taetpu.report import summary
 
 NOTABLE = 0.01
 """Share of overlapping windows, and share of escape bits in 8 bits per byte, above which the report mentions them."""
-FACTS = ("overlap", "bytes", "escape_bits", "tokenizer_sample", "fetched")
-"""Names of the facts that tasks record about their evaluation text; see `data.base.Source.facts`."""
+FACTS = ("overlap", "bytes", "escape_bits", "tokenizer_sample", "fetched", "mixture")
+"""Names of the facts that tasks record about their text; see `data.base.Source.facts`."""
 
 
 def describe_evaluation_text(data: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -19,7 +20,8 @@ def describe_evaluation_text(data: Mapping[str, Mapping[str, Any]]) -> list[str]
     """
     arms: dict[str, list[str]] = {}
     for arm, facts in data.items():
-        for sentence in (*_fetched_notes(facts), *_sample_notes(facts), *_overlap_notes(facts), *_escape_notes(facts)):
+        notes = (_fetched_notes, _mixture_notes, _sample_notes, _overlap_notes, _escape_notes)
+        for sentence in chain.from_iterable(note(facts) for note in notes):
             arms.setdefault(sentence, []).append(arm)
     return [text if len(names) == len(data) else f"{summary.join_and(names)}: {text}" for text, names in arms.items()]
 
@@ -29,6 +31,16 @@ def _fetched_notes(facts: Mapping[str, Any]) -> Iterator[str]:
         for origin in origins:
             details = [f"{name} {origin[name]}" for name in ("split", "commit", "licence") if name in origin]
             yield f"Data of {split}: {', '.join([origin['source'], *details])}; number of files: {origin['files']}."
+
+
+def _mixture_notes(facts: Mapping[str, Any]) -> Iterator[str]:
+    sources = [
+        f"{name} {100 * read['share']:.3g} % (weight {read['weight']:.3g}, {read['epochs']:.3g} epochs)"
+        for name, read in _by_split(facts, "mixture").items()
+        if "share" in read
+    ]
+    if sources:
+        yield f"Shares of the trained windows: {', '.join(sources)}."
 
 
 def _sample_notes(facts: Mapping[str, Any]) -> Iterator[str]:

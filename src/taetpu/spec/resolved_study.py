@@ -425,9 +425,10 @@ class Study:
 
 def _sets(value: Any, parts: Sequence[str]) -> bool:
     """Return whether an override's value contains the field with the given path."""
-    for part in parts:
+    for i, part in enumerate(parts):
         if not isinstance(value, Mapping) or part not in value:
-            return False
+            # Names of files, which have weights in a mixture, may contain dots.
+            return isinstance(value, Mapping) and ".".join(parts[i:]) in value
         value = value[part]
     return True
 

@@ -11,6 +11,7 @@ from taetpu.contract.traced_program import Computation
 from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
 from taetpu.data.base import Source
+from taetpu.data.mixture import facts_of_run
 from taetpu.nn.init import relative_std
 from taetpu.nn.lm import LMConfig
 from taetpu.nn.mask import WindowConfig
@@ -217,7 +218,9 @@ def _task(task: Any, source: Any) -> dict[str, Any]:
 def _arm(study: Study, arm: Arm, runs: list[RunSpec], done: set[str]) -> dict[str, Any]:
     source = study.source(arm)
     sizes = (arm.config.model, source.interface, source.seq_len)
-    facts = {} if source.tokenizer is None else source.facts  # the facts of a synthetic task may take seconds
+    facts = {} if source.tokenizer is None else {**source.facts}  # the facts of a synthetic task may take seconds
+    train = arm.config.train
+    facts |= facts_of_run(source, study.seeds[0], train.total_steps(source.num_windows) * train.batch_size)
     return {
         "name": arm.name,
         "change": _change(arm, to_data(study.baseline)),

@@ -14,6 +14,7 @@ from jaxtyping import Int
 
 from taetpu.core.distributed import multi_process
 from taetpu.core.xla_flags import program_flags
+from taetpu.data.mixture import facts_of_run
 from taetpu.spec.resolved_study import RunSpec
 from taetpu.spec.start import StoredParameters
 from taetpu.train.evaluator import Evaluator
@@ -125,6 +126,8 @@ class ResultWriter:
         observed = {*spent, *(name for name in series if name.split("/")[0] in run.config.train.metrics)}
         last = {name: float(s.value[-1]) for name, s in series.items() if name not in observed}
         bad = diverged >= 0 or not all(math.isfinite(v) for v in last.values())
+        windows = self.program.steps * run.config.train.batch_size
+        data = {**self.facts, **facts_of_run(source, run.seed, windows)}
         memory = state_bytes(run.config, source)
         memory += step_bytes(run.config, source, self.pack.plan.compute, self.pack.plan.precision)
         folder.finish(
@@ -138,7 +141,7 @@ class ResultWriter:
                 "memory": {"training": memory, "kv_cache": kv_bytes(run.config, source)},
                 **spent,
                 "pack": self.pack.plan.facts,
-                "environment": {**self.environment, "data": self.facts, **self._start(place)},
+                "environment": {**self.environment, "data": data, **self._start(place)},
             }
         )
 
