@@ -179,6 +179,35 @@ def test_shards_of_a_staged_study_do_not_wait(taetpu, here, shared):
         assert subprocess.run(["bash", "-c", task["run"]], env=environment, check=False).returncode == expected
 
 
+TEXTS = """\
+study: texts
+base:
+  task: {kind: text, source: [a.txt, books, wikitext-2], val_source: 'hf://datasets/their/data', seq_len: 8}
+  model: {dim: 8, num_layers: 1, mixer: {kind: attention, num_heads: 2}}
+  train: {steps: 6, batch_size: 4}
+arms: {lr: {train.optimizer.lr: 1e-5}}
+measure: {primary: val/loss}
+"""
+
+
+def test_exports_say_what_travels(taetpu, here, shared):
+    assert "data:" not in taetpu("export", *KUEUE, "--shards", 1, "--tpu", "v6e-8").out
+    (here / "books").mkdir()
+    for name, size in (("a.txt", 1000), ("books/b.txt", 234), ("books/c.txt", 1)):
+        (here / name).write_text("x" * size)
+    (here / "s.yaml").write_text(TEXTS)
+    copied = taetpu("export", *KUEUE, "--shards", 1, "--tpu", "v6e-8", "-o", "k.yaml")
+    same = taetpu("export", "slurm", "s.yaml", "--shards", 2, "-o", "s.sh")
+    for done in (copied, same):
+        assert done.code == 0, done.err
+        files, fetched = [line for line in done.out.splitlines() if line.startswith("data: ")]
+        assert "1,235 bytes in 3 files" in files
+        assert "hf://datasets/their/data, wikitext-2" in fetched
+    assert ("copied" in copied.out.partition("hf://")[0], "copied" in same.out.partition("hf://")[0]) == (True, False)
+    config = next(one for one in yaml.safe_load_all((here / "k.yaml").read_text()) if one["kind"] == "ConfigMap")
+    assert sorted(map(len, config["data"].values()))[:3] == [1, 234, len(TEXTS)]
+
+
 def test_cost_grows_with_the_number_of_shards(taetpu):
     few = taetpu("export", *KUEUE, "--shards", 1, "--tpu", "v6e-8")
     many = taetpu("export", *KUEUE, "--shards", 40, "--tpu", "v6e-8", "-o", "many.yaml")

@@ -153,3 +153,22 @@ def test_the_bar_of_a_check_appears_on_a_terminal_after_some_time(monkeypatch, a
             time.sleep(0.02)
     assert ("measuring sizes" in out.getvalue()) == shown
     assert ("0/12" in re.sub(ESCAPES, "", out.getvalue())) == shown
+
+
+@pytest.mark.parametrize("nodes", [False, True])
+def test_data_that_other_nodes_need_is_named(tmp_path, nodes):
+    import io
+
+    from rich.console import Console
+
+    from taetpu.spec.loading import load_study
+
+    (tmp_path / "a.txt").write_text("many words, " * 100)
+    (tmp_path / "s.yaml").write_text(
+        "study: texts\nbase:\n  task: {kind: text, source: a.txt, seq_len: 8}\n"
+        "  model: {dim: 8, num_layers: 1, mixer: {kind: attention, num_heads: 2}}\n"
+        "  train: {steps: 6, batch_size: 4}\narms: {low: {train.optimizer.lr: 1e-5}}\nmeasure: {primary: val/loss}\n"
+    )
+    out = io.StringIO()
+    progress.StudyProgress(Console(file=out, width=200), nodes=nodes).on_study_begin(load_study(tmp_path / "s.yaml"))
+    assert ("1,200 bytes in 1 file " in out.getvalue()) == nodes

@@ -84,6 +84,7 @@ def slurm(options: ExportOptions) -> None:
     logs = file.parent / f"{study.name}-slurm"
     _write(file, slurm_script(_share(options, study, root), options.study, logs))
     logs.mkdir(parents=True, exist_ok=True)  # without this folder, Slurm ends tasks silently
+    _print_data(study, shared=True)
     _print_next("sbatch", file, root, study)
 
 
@@ -140,6 +141,7 @@ def _export_to_cloud(
     root, tpu = _bucket_root(options.root), parse_slice(options.tpu)
     file = options.out or Path(f"{study.name}.{ending}")
     _write(file, text(_share(options, study, root), base, names, tpu))
+    _print_data(study)
     _print_cost(tpu, options)
     _print_next(command, file, root, study)
 
@@ -213,6 +215,14 @@ def _write(file: Path, text: str) -> None:
         raise UserError("file exists with other content", file=file, remedy=remedy)
     atomic_files.write_file(file, text.encode(), replace=True)
     typer.echo(f"wrote {file}")
+
+
+def _print_data(study: "Study", *, shared: bool = False) -> None:
+    """Print what of the study's data travels."""
+    from taetpu.study.data_travel import describe_travel
+
+    for line in describe_travel(study, shared=shared):
+        typer.echo(line)
 
 
 def _print_next(command: str, file: Path, root: str, study: "Study") -> None:

@@ -69,6 +69,7 @@ def run_on_tpu(options: TpuRunOptions) -> int:
     from taetpu.cloud.supervise import Limits, supervise
     from taetpu.spec.document import read_document
     from taetpu.store.backend import open_store
+    from taetpu.study.data_travel import describe_travel
     from taetpu.study.loading import load_study
 
     check_options(options)
@@ -90,7 +91,7 @@ def run_on_tpu(options: TpuRunOptions) -> int:
         return 0
     keep = options.keep
     plan = f"train {study.name}, store it in {store.where(study.name)}, and {'keep' if keep else 'delete'} the machine"
-    plan += _transfers(address, zones)
+    plan = "\n".join([plan + _transfers(address, zones), *describe_travel(study)])
     if options.dry_run:
         show_creation(spec, zones, settings, f"\n{plan}")
         return 0
@@ -100,7 +101,7 @@ def run_on_tpu(options: TpuRunOptions) -> int:
     else:
         keep = keep or existing.study != spec.study  # created for another purpose: never deleted here
         log(f"{spec.name} exists in {existing.zone}; if this machine is lost, it is replaced by:")
-        log(describe_plan(spec, zones))
+        log("\n".join([describe_plan(spec, zones), *describe_travel(study)]))
     job = StudyJob(settings, study, store, options.study, to_argv(replace(options, root=address), TrainOptions))
 
     def make(hours: float) -> "Machine":
@@ -269,7 +270,7 @@ def check_bucket(store: "Store", study: "Study") -> None:
     folder = StudyFolder(store, study.name)
     if folder.exists() and not study.match:
         # The text of Python's help, a data source, differs between Python versions.
-        reads_docs = any(PYTHON_DOCS in getattr(run.config.task, "source", ()) for run in study.runs())
+        reads_docs = any(PYTHON_DOCS in getattr(arm.config.task, "source", ()) for arm in study.arms)
         data = {"data": frozen_data(study)["data"]} if reads_docs else {}
         check_frozen(read_study(folder) | data, study)
 
@@ -306,8 +307,9 @@ def fetch_report(store: "Store", name: str) -> None:
 
 def study_files(study: "Study", file: Path) -> tuple[Path, list[str]]:
     """Return a common folder and the relative paths of the study file, its plug-ins and its texts, in this order."""
-    tasks = [run.config.task for run in study.runs()]
-    data = {path for task in tasks for path in task.files(study.folder)}
+    from taetpu.study.data_travel import data_files
+
+    data = data_files(study)
     data |= {study.folder / name for name in _tokenizers(study)}
     paths = [path.resolve() for path in (file, *(Path(plugin.file) for plugin in study.plugins), *sorted(data))]
     files = [
@@ -318,8 +320,15 @@ def study_files(study: "Study", file: Path) -> tuple[Path, list[str]]:
 
 
 def check_paths(study: "Study") -> None:
-    """Raise `UserError` if the path of a plug-in or text is absolute, since other machines have different folders."""
-    named = {name for run in study.runs() for name in run.config.task.sources}
+    """Raise `UserError` if the path of a plug-in or text is absolute, since other machines have different folders.
+
+    Data that are on this machine are read, so that their errors cost no machine. Others are not downloaded for it.
+    """
+    from taetpu.study.data_travel import fetched_sources
+
+    named = {name for arm in study.arms for name in arm.config.task.sources}
+    if not fetched_sources(study):
+        study.runs()
     for name in sorted({*named, *_tokenizers(study), *study.document.data.get("plugins", [])}):
         if name.startswith(("/", "~")):
             remedy = "Use a path relative to the study file. The file is copied with the study."
@@ -343,5 +352,5 @@ def finished(store: "Store", study: "Study", options: TrainOptions) -> bool:
 
 def _tokenizers(study: "Study") -> set[str]:
     """Return the files of the tasks' tokenizers."""
-    named = {getattr(getattr(run.config.task, "tokenizer", None), "path", None) for run in study.runs()}
+    named = {getattr(getattr(arm.config.task, "tokenizer", None), "path", None) for arm in study.arms}
     return {name for name in named if name is not None}

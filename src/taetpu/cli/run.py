@@ -136,7 +136,7 @@ def train_study(options: RunOptions) -> None:
     from taetpu.study.shards import SharesLeft
 
     try:
-        with StudyProgress(Console(stderr=True), samples=options.samples) as progress:
+        with StudyProgress(Console(stderr=True), options.samples, nodes=options.on == "ray") as progress:
             outcome = run_file(options.study, options.sets or [], callback=progress, **options.study_arguments())
     except SharesLeft as left:
         log(str(left))

@@ -22,6 +22,7 @@ from taetpu.report.short_names import shorten_names
 from taetpu.report.usage_text import describe_usage
 from taetpu.spec.resolved_study import RunSpec, Study
 from taetpu.store.metrics import progress_metric
+from taetpu.study.data_travel import describe_travel
 from taetpu.study.freeze import analysis_plan
 from taetpu.train.callbacks import Callback
 from taetpu.train.pack_plan import PackPlan
@@ -40,10 +41,11 @@ class StudyProgress(Callback):
     Args:
         console: the terminal or file.
         samples: whether logs contain the texts that models generate. A terminal always shows the last one.
+        nodes: whether other nodes train, so that they need the study's data.
     """
 
-    def __init__(self, console: Console, samples: bool = False):
-        self.console, self.samples = console, samples
+    def __init__(self, console: Console, samples: bool = False, nodes: bool = False):
+        self.console, self.samples, self.nodes = console, samples, nodes
         self.bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=16),
@@ -75,7 +77,12 @@ class StudyProgress(Callback):
             self.live.stop()
 
     def on_study_begin(self, study: Study) -> None:
-        """Store the name of the primary metric, which is displayed for each evaluation, and the header of a log."""
+        """Store the name of the primary metric, which is displayed for each evaluation, and the header of a log.
+
+        If other nodes train, display which data they need.
+        """
+        for line in describe_travel(study, shared=True) if self.nodes else ():
+            self.console.print(Text(escape_controls(line)))
         plan = analysis_plan(study)
         self.primary, self.label = plan.primary, lambda series: plan.metric(series).label
         self.header = (
