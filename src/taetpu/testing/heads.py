@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from taetpu.core.errors import UserError
 from taetpu.core.jit_once import jit_once
 from taetpu.core.sites import capture
 from taetpu.core.static_dynamic import bind
@@ -16,7 +15,7 @@ from taetpu.nn.lm import LM
 from taetpu.nn.named_arrays import named_parameters
 from taetpu.optim.loss import head_losses
 from taetpu.testing.in_model import check_agreement
-from taetpu.testing.report import CheckFailed, Checks
+from taetpu.testing.report import CheckFailed, Checks, failing_at
 from taetpu.testing.tiny import VOCAB, all_finite, build_host, split_numbers, stack_trees, tokens
 from taetpu.testing.tiny_model import perturb
 
@@ -54,10 +53,8 @@ def check_losses(component: Any, compute: Any, computed: list[Any]) -> str:
     models = [perturb(build(seed), seed) for seed in range(2)]
     batch = Batch(ids, jnp.roll(ids, 3, 1) % VOCAB, jnp.ones(ids.shape).at[0].set(0.0))
     run = jit_once(compute)
-    try:
+    with failing_at(component, "init"):
         gradients, losses = run(models[0], batch)
-    except UserError as error:
-        raise CheckFailed(error.problem, at=(component, "init"), remedy=error.remedy or "") from None
     if not all_finite(losses) or not all_finite(gradients):
         raise CheckFailed("a loss or a gradient is not finite", at=(component, "init"))
     if np.asarray(losses[0]).any():

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from taetpu.core.errors import UserError
 from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.sites import Read, capture
@@ -19,7 +18,7 @@ from taetpu.nn.lm import LM
 from taetpu.optim.hooks import METHODS, Moment, overrides_method
 from taetpu.testing.in_model import check_agreement
 from taetpu.testing.optimizer_schedule import STEPS, Numbers, describe_change
-from taetpu.testing.report import CheckFailed, Checks
+from taetpu.testing.report import CheckFailed, Checks, failing_at
 from taetpu.testing.tiny import (
     BATCH,
     SEQ,
@@ -59,10 +58,8 @@ def check_hook(checks: Checks) -> None:
 
 def _read_sites(component: Any, batch: Batch, model: LM) -> Mapping[str, Read]:
     """Return the activations of a model at the sites that a hook reads."""
-    try:
+    with failing_at(component, "sites"):
         return capture(model, component.sites())(batch.tokens)[1]
-    except UserError as error:
-        raise CheckFailed(error.problem, at=(component, "sites"), remedy=error.remedy or "") from None
 
 
 def _make_arguments(method: str, seed: int) -> tuple[Any, ...]:

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from taetpu.core.config_parsing import load_config
-from taetpu.core.errors import UserError
 from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.sites import capture, find_sites
@@ -17,7 +16,7 @@ from taetpu.optim.loss import predict
 from taetpu.spec.study_config import ResolvedConfig, RunConfig
 from taetpu.testing.in_model import check_agreement
 from taetpu.testing.optimizer_schedule import STEPS
-from taetpu.testing.report import CheckFailed, Checks
+from taetpu.testing.report import CheckFailed, Checks, failing_at
 from taetpu.testing.tiny import BATCH, HOST, SEQ, identical, plain_model, stack_trees, tokens
 from taetpu.train.step import StepContext, TrainState, init_state, observe
 
@@ -83,10 +82,8 @@ def check_sums(component: Any) -> str:
         return sequence_sums(component.kind, component, Evaluated(seen[0], seen[1], **seen[2]))
 
     order = jnp.arange(BATCH)
-    try:
+    with failing_at(component, "sums"):
         first, turned = sums(order), sums(order[::-1])
-    except UserError as error:
-        raise CheckFailed(error.problem, at=(component, "sums"), remedy=error.remedy or "") from None
     if not identical(jax.tree.map(lambda a: a[::-1], turned), first):
         problem = "the sums of a sequence depend on the other sequences of its batch"
         raise CheckFailed(problem, at=(component, "sums"), remedy="Reduce over the axes after the first only.")
@@ -104,10 +101,8 @@ def check_sums(component: Any) -> str:
 
 def check_values(component: Any, run: TinyRun, observe_run: Any) -> str:
     """Check that a metric returns at least one value, and that all values are scalars."""
-    try:
+    with failing_at(component, "measure"):  # an unknown site, or a value that is not a scalar
         values = jax.eval_shape(observe_run, run.shapes, jnp.int32(0))
-    except UserError as error:  # an unknown site, or a value that is not a scalar
-        raise CheckFailed(error.problem, at=(component, "measure"), remedy=error.remedy or "") from None
     if not values:
         raise CheckFailed("measure returns no values", at=(component, "measure"))
     names = sorted(values)

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from taetpu.core.config_parsing import build_component
-from taetpu.core.errors import UserError
 from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import Key, root_key
 from taetpu.core.static_dynamic import bind
@@ -19,7 +18,7 @@ from taetpu.nn.lm import LM
 from taetpu.optim.loss import trained_sum
 from taetpu.optim.objectives import compute_objective
 from taetpu.testing.in_model import check_agreement
-from taetpu.testing.report import CheckFailed, Checks
+from taetpu.testing.report import CheckFailed, Checks, failing_at
 from taetpu.testing.tiny import (
     BATCH,
     SEQ,
@@ -75,10 +74,8 @@ def check_values(component: Any, compute: Any, computed: list[Any]) -> str:
     weights = jnp.ones(ids.shape).at[0].set(0.0).at[1, 0].set(0.5)
     targets = jnp.roll(ids, 3, 1) / VOCAB if component.real_targets else jnp.roll(ids, 3, 1) % VOCAB
     batch, run, key = Batch(ids, targets, weights), jit_once(compute), root_key(5)
-    try:
+    with failing_at(*_place(component)):
         gradients, values = run(models[0], batch, key)
-    except UserError as error:
-        raise CheckFailed(error.problem, at=_place(component), remedy=error.remedy or "") from None
     if wrong := sorted(name for name, value in values.items() if not all_finite(value)):
         raise CheckFailed(f"{wrong[0]} is not finite", at=_place(component))
     if not all_finite(gradients):

@@ -1,7 +1,8 @@
 """The report on a component's checks, and the runner that collects the findings."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,15 @@ class CheckFailed(Exception):
     def __init__(self, message: str, *, at: tuple[Any, str] | None = None, remedy: str = ""):
         super().__init__(message)
         self.message, self.at, self.remedy = message, at, remedy
+
+
+@contextmanager
+def failing_at(owner: Any, method: str) -> Iterator[None]:
+    """Raise `CheckFailed` in place of a `UserError` in the `with` block, at a method of an object."""
+    try:
+        yield
+    except UserError as error:
+        raise CheckFailed(error.problem, at=(owner, method), remedy=error.remedy or "") from None
 
 
 class CheckNote(Exception):

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from taetpu.core.errors import UserError
 from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.tree import leaves_by_path
@@ -31,7 +30,7 @@ from taetpu.nn.slot_calls import (
     suggest_cast,
     trace_result,
 )
-from taetpu.testing.report import CheckFailed, Checks
+from taetpu.testing.report import CheckFailed, Checks, failing_at
 from taetpu.testing.tiny import (
     BATCH,
     DIM,
@@ -115,10 +114,8 @@ def _drawn(build: Callable[..., Any], index: int) -> bool:
 
 def check_shapes(component: Any, part: Part, built_modules: list[Any]) -> str:
     """Check the shape and dtype of the result for several inputs; append the module to `built_modules`."""
-    try:
+    with failing_at(component, part.builder):
         module = build_part(component, part, setup(component), root_key(0))
-    except UserError as error:
-        raise CheckFailed(error.problem, at=(component, part.builder), remedy=error.remedy or "") from None
     built_modules.append(module)
     if module is None:
         return f"the component builds None, so a block with it has no {component.slot}"
