@@ -1,6 +1,7 @@
 """Local and bucket stores: writing once, listing, deleting, and errors that name the place."""
 
 import errno
+import gc
 import os
 import subprocess
 import sys
@@ -12,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taetpu.core.errors import UserError
-from taetpu.store.backend import LocalStore, Store, default_root, open_store
+from taetpu.store.backend import LocalStore, Store, TemporaryStore, default_root, open_store
 from taetpu.store.errors import NotStored, check_name
-from taetpu.store.memory import MemoryStore
 
 
 def test_key_is_written_once(store: Store):
@@ -208,25 +208,19 @@ def test_importing_the_store_imports_no_jax():
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
-# --- memory -----------------------------------------------------------------------------------------------------------
+# --- temporary --------------------------------------------------------------------------------------------------------
 
 
-def test_a_store_in_memory_keeps_the_rules_of_the_others():
-    test_key_is_written_once(MemoryStore())
-    test_missing_keys_are_not_stored(MemoryStore())
-    test_list_is_sorted_and_stops_at_the_depth(MemoryStore())
-    test_delete_removes_a_key_and_all_keys_below(MemoryStore())
-    for name in ("..", ".hidden", "a\0"):
-        with pytest.raises(UserError):
-            MemoryStore().write(f"s/{name}/b", b"")
-    store = MemoryStore("place")
+def test_a_temporary_store_names_its_place_and_disappears():
+    store = TemporaryStore("place")
     store.write("s/a/1", b"x")
     store.move("s/a", "t/b")
     assert (store.list(""), store.size("t/b/1"), store.where("t/b/1")) == (["t/b/1"], 1, "place/t/b/1")
-    with pytest.raises(UserError, match="place/t/b/1"):
-        store.write("t/b/1/c", b"")
-    with pytest.raises(UserError, match="place/packs"):
-        store.folder("packs")
+    folder = store.root
+    assert (folder / "t/b/1").read_bytes() == b"x"
+    del store
+    gc.collect()
+    assert not folder.exists()
 
 
 def test_files_that_are_not_synced_are_written_once_too(tmp_path: Path):

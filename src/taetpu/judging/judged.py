@@ -20,9 +20,8 @@ from taetpu.stats.analyse import analyse
 from taetpu.stats.power import ALPHA
 from taetpu.stats.results import Results
 from taetpu.store.addresses import Match
-from taetpu.store.backend import open_store
+from taetpu.store.backend import TemporaryStore, open_store
 from taetpu.store.gcs_client import parse_address
-from taetpu.store.memory import MemoryStore
 from taetpu.store.study import StudyFolder
 
 if TYPE_CHECKING:
@@ -202,7 +201,7 @@ def judge_records(
             raise UserError(problem, path=("--metric",), file=source.name, remedy="Choose a metric with values.")
         folder = folders.get(question.metric)
         name = folder.name if folder else folder_name(default_name(Path(source.path or source.name)))
-        made = StudyFolder(MemoryStore(_root(folder)), name)
+        made = StudyFolder(TemporaryStore(_root(folder)), name)
         write_study(made, arranged, columns, question, source, earlier.get(question.metric))
         results = analyse(made)
         studies[question.metric] = OpenedStudy(Match((folder or made,), address=name), results)

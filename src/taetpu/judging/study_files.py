@@ -147,13 +147,13 @@ def _fits(curve: Series, value: float) -> bool:
 
 
 def replace_study(made: StudyFolder, folder: StudyFolder) -> None:
-    """Replace the files of a folder by those of a study that was made in memory. Equal files are not written again.
+    """Replace the files of a folder by those of a study that was made elsewhere. Equal files are not written again.
 
     Of other files, only runs and figures are deleted. `study.yaml` is written first, so that the folder of an
     interrupted replacement is still that of a table.
 
     Args:
-        made: the study in memory.
+        made: the study.
         folder: the folder, which is empty or holds a study that was made from a table.
     """
     source, target = made.store, folder.store

@@ -6,6 +6,9 @@ A key consists of names joined by `/`, such as `my-study/runs/nope/0-1f3a9c04/co
 import fcntl
 import json
 import os
+import shutil
+import tempfile
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import count
@@ -257,6 +260,23 @@ class LocalStore:
                 yield path
             except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
                 raise NotStored("nothing is stored here", file=path) from None
+
+
+class TemporaryStore(LocalStore):
+    """A store in a temporary folder, which is deleted with this object.
+
+    Args:
+        place: The folder that messages name, such as the folder to which the files will be copied.
+    """
+
+    def __init__(self, place: str):
+        super().__init__(Path(tempfile.mkdtemp()), sync=False)
+        self.place = place
+        weakref.finalize(self, shutil.rmtree, self.root, ignore_errors=True)
+
+    def where(self, key: str) -> str:
+        """Return the key's place in messages."""
+        return f"{self.place}/{key}"
 
 
 def _files(top: str, key: str, depth: int | None) -> Iterator[str]:
