@@ -7,34 +7,9 @@ import time
 import pytest
 from tests.cli.commands import commands
 
+from taetpu.cli.main import COMMANDS
 from taetpu.core.jax_setup import cpu_cores
 
-COMMANDS = (
-    "new",
-    "plan",
-    "plot",
-    "run",
-    "demo",
-    "components",
-    "status",
-    "ui",
-    "list",
-    "report",
-    "check",
-    "judge",
-    "catalog",
-    "verify",
-    "chips",
-    "image",
-    "bucket",
-    "tpu",
-    "dev",
-    "doctor",
-    "export",
-    "lens",
-    "model",
-    "data",
-)
 GROUPS = {name: group for name, group in commands().items() if hasattr(group, "commands")}
 WITHIN = [f"{name} {one}" for name, group in GROUPS.items() for one in group.commands]
 HEAVY = ("jax", "numpy", "pydantic", "pandas", "rich", "ruamel")
