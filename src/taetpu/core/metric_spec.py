@@ -1,4 +1,4 @@
-"""What a metric is: its better direction, its possible values, and how it is shown."""
+"""The properties of a metric: its better direction, its bounds, and how it is shown."""
 
 import math
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ UNBOUNDED = (-math.inf, math.inf)
 
 @dataclass(frozen=True)
 class MetricSpec:
-    """What a metric is, as its task or its component declares it. An analysis plan stores the specs of its metrics.
+    """The properties of a metric, declared by its task or component. An analysis plan stores those of its metrics.
 
     Attributes:
         better: whether lower (`min`) or higher (`max`) values are better.
-        bounds: the smallest and the largest possible value, infinite where there is no bound.
+        bounds: the smallest and the largest possible value; infinite if there is no limit.
         unit: the unit, e.g. `nats per token`; empty if the metric has none.
-        label: the name that is shown in place of the metric's name; empty if the name itself is shown.
-        mean_of: names of two sums over an evaluation set, of which the metric is the quotient; empty for other metrics.
+        label: the name to show; empty to show the name that the study gives the metric.
+        mean_of: for a mean, the names of two sums over an evaluation set: the sum of values and that of weights.
 
     Raises:
         UserError: If `better`, `bounds` or `mean_of` is invalid.
@@ -68,4 +68,4 @@ ACCURACY = MetricSpec("max", (0.0, 1.0), "share of tokens", mean_of=("correct", 
 # The number of tokens in a block may differ between arms, so bits per byte is not the mean of sums over blocks.
 BITS_PER_BYTE = MetricSpec("min", (0.0, math.inf), "bits per byte")
 TASK_METRICS = {"loss": LOSS, "accuracy": ACCURACY, "bits_per_byte": BITS_PER_BYTE}
-"""The metrics that evaluations measure without a component of slot `eval_metric`. No such component has their names."""
+"""The metrics of tasks. Components of slot `eval_metric` may not use these names."""
