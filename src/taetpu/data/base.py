@@ -5,6 +5,7 @@ positions. Positions that are not scored have weight 0, not a special target suc
 """
 
 import math
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.keys import Key
 from taetpu.core.metric_spec import ACCURACY, LOSS, MetricSpec
 from taetpu.core.model_interface import Interface
+from taetpu.data.digests import digest_file
 from taetpu.data.feistel import permuted
 from taetpu.data.tokenizers import Tokenizer
 
@@ -243,6 +245,10 @@ class Task(Component):
             UserError: if a file does not exist.
         """
         return []
+
+    def digests(self, folder: Path) -> dict[str, str]:
+        """Return the digests of these files, by their paths from the folder of the study."""
+        return {os.path.relpath(path, folder): digest_file(path) for path in self.files(folder)}
 
     @property
     @abstractmethod

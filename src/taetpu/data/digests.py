@@ -14,6 +14,8 @@ from taetpu.data.token_files import TokenFile
 
 CHUNK = 2**23
 """Number of tokens or bytes that are read at once."""
+SMALL = 2**20
+"""Size in bytes below which the digest of a file is computed each time."""
 Progress = Callable[[int, int], None]
 """A function of what is done and of what there is."""
 
@@ -43,6 +45,8 @@ def digest_tokens(file: TokenFile, progress: Progress | None = None) -> Digest:
 
 def digest_file(path: Path, progress: Progress | None = None) -> str:
     """Return the SHA-256 digest of a file. It is remembered while size, time and inode of the file are the same."""
+    if path.stat().st_size < SMALL:
+        return _read_bytes(path, None).sha256
     return _remembered(path, "bytes", lambda: _read_bytes(path, progress)).sha256
 
 

@@ -16,7 +16,7 @@ from taetpu.data.base import Batch, Source, Split, at_length, epoch_rows, evalua
 from taetpu.data.bigrams import bigram_loss
 from taetpu.data.mixture import Mixture
 from taetpu.data.overlap import overlap
-from taetpu.data.token_files import TokenStream
+from taetpu.data.token_files import TokenStream, refuse_changed
 from taetpu.data.tokenizers import Tokenizer
 
 EVALUATED = ("val", "test")
@@ -69,7 +69,7 @@ class StreamSource(Source):
         windows = (len(streams["train"]) - 1) // seq_len if mixture is None else sum(mixture.windows)
         self.num_windows = windows  # pyright: ignore[reportIncompatibleVariableOverride]
         self.mixture = mixture
-        self._facts, self._starts = facts, starts
+        self._facts, self._starts, self._files = facts, starts, streams["train"].files
         lengths = {name: seq_len for name in EVALUATED if len(streams[name])}
         lengths |= {at_length(length): length for length in eval_lengths}
         self._splits = {name: self._split(name.partition("@")[0], length) for name, length in lengths.items()}
@@ -87,7 +87,12 @@ class StreamSource(Source):
         return self.gather(np.arange(self.num_windows))
 
     def gather(self, rows: Int[np.ndarray, " n"]) -> dict[str, np.ndarray]:
-        """See `Source.gather`."""
+        """See `Source.gather`.
+
+        Raises:
+            UserError: if a file was written since the source was prepared.
+        """
+        refuse_changed(self._files)
         if self.mixture is None:
             return {"windows": self.streams["train"].windows(rows, self.seq_len)}
         windows = np.empty((len(rows), self.seq_len + 1), np.int32)

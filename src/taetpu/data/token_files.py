@@ -10,8 +10,9 @@ The format follows from the content:
 - Anything else are numbers without a header, as in `train.bin` of nanoGPT and in `.npy` files of OLMo.
 """
 
+import os
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NoReturn
@@ -193,6 +194,22 @@ def _other_dtype(file: TokenFile, dtype: Dtype, problem: str) -> NoReturn:
     raise UserError(seen, path=("dtype",), remedy=f"Set `dtype: {dtype}`.")
 
 
+def refuse_changed(files: Mapping[Path, os.stat_result]) -> None:
+    """Raise `UserError` if a memory-mapped file was written since the given states.
+
+    Reading beyond the end of a file that became shorter would end the process. A file that was deleted or replaced is
+    still read as it was.
+    """
+    for path, before in files.items():
+        try:
+            now = path.stat()
+        except FileNotFoundError:
+            continue
+        if os.path.samestat(before, now) and (before.st_size, before.st_mtime_ns) != (now.st_size, now.st_mtime_ns):
+            problem = f"{path} changed while it was read: it had {before.st_size:,} bytes, and has {now.st_size:,} now"
+            raise UserError(problem, remedy="Restore the file, then run the same command again.")
+
+
 class TokenStream:
     """The tokens of several files as one row, which is read in parts and never as a whole.
 
@@ -227,6 +244,12 @@ class TokenStream:
                 break
             pieces.append(part[max(start - begin, 0) : stop - begin])
         return pieces
+
+    @property
+    def files(self) -> dict[Path, os.stat_result]:
+        """The memory-mapped files and their present state."""
+        names = {part.filename for part in self.parts if isinstance(part, np.memmap) and part.filename is not None}
+        return {Path(name): os.stat(name) for name in sorted(map(str, names))}
 
     def windows(self, rows: np.ndarray, seq_len: int) -> np.ndarray:
         """Return windows of `data.base.train_windows`: int32 `(rows, seq_len + 1)`.

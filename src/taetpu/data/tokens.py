@@ -1,5 +1,6 @@
 """Task `tokens`: next-token prediction on files of token numbers, which are read where they lie."""
 
+import os
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
@@ -12,7 +13,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.registry import register
 from taetpu.data.base import BatchSpec
 from taetpu.data.corpora import Sources, names_of
-from taetpu.data.digests import digest_tokens
+from taetpu.data.digests import digest_file, digest_tokens
 from taetpu.data.mixture import Weights, mix, refuse_shared
 from taetpu.data.next_token import NextTokenTask
 from taetpu.data.remote.fetched import Fetched
@@ -127,6 +128,19 @@ class TokensTask(NextTokenTask):
         indices = [path.with_suffix(".idx") for path in paths if path.suffix == ".bin"]
         return [*paths, *filter(Path.is_file, indices)]
 
+    def digests(self, folder: Path) -> dict[str, str]:
+        """See `Task.digests`. Those of tokens are known since `prepare`."""
+        digests = {}
+        for path in self.files(folder):
+            index = path.suffix == ".idx"
+            digest = digest_file(path) if index else digest_tokens(open_token_file(path, self._dtype)).sha256
+            digests[os.path.relpath(path, folder)] = digest
+        return digests
+
+    @property
+    def _dtype(self) -> Dtype | None:
+        return self.dtype or ("uint32" if self.vocab_size > 2**16 else None)
+
     def _find(self, folder: Path, *, local: bool = False) -> dict[str, dict[str, list[Path]]]:
         """Return the paths of the files of each split, for each source of a mixture, or for the only one.
 
@@ -156,13 +170,12 @@ class TokensTask(NextTokenTask):
 
         Sources are ordered by the digests of their training files, so that an identity does not depend on names.
         """
-        dtype: Dtype | None = self.dtype or ("uint32" if self.vocab_size > 2**16 else None)
         sources: dict[str, dict[str, list[TokenFile]]] = {}
         for source, paths in self._find(folder).items():
             files = sources.setdefault(source, {})
             for name, chosen in paths.items():
                 where = f"{name}_source" if getattr(self, f"{name}_source", ()) else "source"
-                files[name] = [self._checked(path, dtype, where) for path in chosen]
+                files[name] = [self._checked(path, self._dtype, where) for path in chosen]
         kinds = {file.tokens.dtype.name: file for files in sources.values() for part in files.values() for file in part}
         if len(kinds) > 1:
             seen = " and ".join(f"{file.path} {name}" for name, file in kinds.items())

@@ -7,7 +7,7 @@ from typing import Any
 from taetpu.core.config import to_data
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
-from taetpu.core.identity import FIELDS_OUTSIDE_IDENTITY, SCHEMA, TOKENIZER_PLACES
+from taetpu.core.identity import FIELDS_OUTSIDE_IDENTITY, SCHEMA, TOKENIZER_PLACES, canonical_json
 from taetpu.spec.document import format_brief, format_value
 from taetpu.spec.eval_sample import Sample
 from taetpu.spec.overrides import resolve_overrides
@@ -16,6 +16,9 @@ from taetpu.spec.study_config import Measure, RunConfig
 
 # The parts of a study that may not change after they are frozen, with their names in messages.
 FIXED = {"base": "the baseline", "measure": "`measure`", "data": "the task's data"}
+MOST_FILES = 1000
+"""Number of files beyond which a study's folder stores no digests of them."""
+MOST_NAMED = 5
 # The fields of the baseline that may change: the locations of the data, of its tokenizer and of the model that training
 # starts from, whose contents are compared by digests, and how runs are observed and computed.
 FREE = (
@@ -37,6 +40,7 @@ def frozen_data(study: Study) -> dict[str, Any]:
         "schema": SCHEMA,
         "base": to_data(study.baseline),
         "data": study.source(study.arms[0]).fingerprint,
+        **({"files": files} if (files := _digests(study)) else {}),
         "measure": _measure_data(study.measure),
         "seeds": list(study.seeds),
         "arms": {arm.name: arm.overrides for arm in study.arms},
@@ -59,6 +63,25 @@ def _resets(study: Study) -> dict[str, dict[str, list[Any]]]:
     """Return the fields that arms change by replacing a slot, as `{arm: {path: [old, new]}}` (see `Arm.resets`)."""
     resets = {arm.name: {path: to_data([*pair]) for path, pair in arm.resets.items()} for arm in study.arms}
     return {name: fields for name, fields in resets.items() if fields}
+
+
+def _digests(study: Study) -> dict[str, str]:
+    """Return the digests of the files of all tasks; none if there are more than `MOST_FILES`."""
+    tasks = {canonical_json(to_data(arm.config.task)): arm.config.task for arm in study.arms}
+    digests = {name: digest for task in tasks.values() for name, digest in task.digests(study.folder).items()}
+    return digests if len(digests) <= MOST_FILES else {}
+
+
+def changed_files(stored: Mapping[str, Any], study: Study) -> str:
+    """Return the files whose digests are not those that the study's folder stores, as text; empty if there are none."""
+    before, now = stored.get("files", {}), _digests(study)
+    if not before.keys() & now.keys():
+        return ""  # an earlier version, or the files were moved
+    said = [f"{name} was {before[name][:8]} and is {now[name][:8]} now" for name in before
+            if name in now and now[name] != before[name]]  # fmt: skip
+    said += [f"{name} is missing" for name in before if name not in now]
+    said += [f"{name} is new" for name in now if name not in before]
+    return ", ".join([*said[:MOST_NAMED], *([f"and {len(said) - MOST_NAMED} more"] if len(said) > MOST_NAMED else [])])
 
 
 def _starts(study: Study) -> dict[str, dict[str, str]]:
@@ -86,7 +109,10 @@ def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
     for part, what in FIXED.items():
         for path, (before, after) in changes(known.get(part), new[part], (part,)):
             if part == "data":
-                raise _frozen_error(study, f"{what} differs from study {study.name!r} in this folder", "base.task")
+                problem = f"{what} differs from study {study.name!r} in this folder"
+                if changed := changed_files(stored, study):
+                    problem += f": by the SHA-256 of its files, {changed}"
+                raise _frozen_error(study, problem, "base.task", "Restore the data.")
             if not any(f"{path}.".startswith(f"{free}.") for free in FREE):
                 problem = (
                     f"{what} differs from study {study.name!r} in this folder: "
@@ -113,7 +139,12 @@ def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
     seeds = [*stored["seeds"], *(seed for seed in study.seeds if seed not in stored["seeds"])]
     arms, roles = {**stored["arms"], **added}, {**stored["roles"], **new["roles"]}
     idle = {**stored.get("idle", {}), **new["idle"]}
+    files, before = new.get("files", {}), stored.get("files", {})
+    if sorted(files.values()) == sorted(before.values()):
+        files = before  # perhaps moved
     extended = {"seeds": seeds, "arms": arms, "idle": idle, "roles": roles, "design": new["design"]}
+    if files:
+        extended["files"] = files
     if resets := {**stored.get("resets", {}), **new.get("resets", {})}:
         extended["resets"] = resets
     if tables := {**stored.get("post_hoc", {}), **new.get("post_hoc", {})}:

@@ -184,6 +184,7 @@ class FrozenStudy(TypedDict, closed=True):
     baseline: NotRequired[str]  # the name of the baseline, if the study was made from a table; otherwise `baseline`
     base: dict[str, Any]  # the baseline's config with its defaults
     data: NotRequired[str]  # the fingerprint of the baseline's data
+    files: NotRequired[dict[str, str]]  # the digests of the data's files, by their paths from the study file's folder
     measure: NotRequired[dict[str, Any]]  # how arms are compared, as written in the study file
     seeds: list[int]
     blocks: NotRequired[list[int]]  # the block of each seed, if runs with equal seeds share nothing

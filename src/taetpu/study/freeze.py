@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from taetpu.core.errors import UserError
-from taetpu.spec.frozen import check_frozen, frozen_data
+from taetpu.spec.frozen import changed_files, check_frozen, frozen_data
 from taetpu.spec.resolved_study import Study
 from taetpu.spec.run_ids import plugin_sources
 from taetpu.stats.load import read_study
@@ -37,7 +37,7 @@ def freeze(study: Study, folder: StudyFolder, **more: Mapping[str, Any]) -> None
         _refuse_tuned_seeds(study, stored)
         asked = check_frozen(stored, study)
         done = [run for run in folder.runs() if run.status() == "done"]
-        _refuse_other_data(study, done)
+        _refuse_other_data(study, done, changed_files(stored, study))
         kept = {*(arm.name for arm in study.arms), *(run.arm for run in done)}
         kept |= {role["against"] for name, role in asked["roles"].items() if name in kept and "against" in role}
         asked["arms"] = {name: change for name, change in asked["arms"].items() if name in kept}
@@ -86,14 +86,14 @@ def _refuse_tuned_seeds(study: Study, stored: Mapping[str, Any]) -> None:
         raise study.document.locate(error)
 
 
-def _refuse_other_data(study: Study, done: Sequence[RunFolder]) -> None:
+def _refuse_other_data(study: Study, done: Sequence[RunFolder], files: str) -> None:
     """Raise `UserError` if the data or a plug-in of a finished run has changed since the run was trained."""
     now = {(run.arm, run.seed): run for run in study.runs()}
     for run in done:
         new = now.get((run.arm, run.seed))
         if new is not None and new.id[:8] != run.id:
             edited = run.config().get("plugins", []) != plugin_sources(new.config)
-            data = "on data that differs from its task's current data"
+            data = "on data that differs from its task's current data" + (f": {files}" if files else "")
             what = "with another version of its plug-in" if edited else data
             earlier = f"plug-in (a copy is in {study.name}/plugins)" if edited else "data"
             raise UserError(
