@@ -5,7 +5,6 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
 from hashlib import sha256
@@ -19,15 +18,14 @@ from taetpu.core.chips import Slice
 from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
 from taetpu.core.identity import canonical_json
-from taetpu.core.jax_setup import cache_folder, cpu_cores
+from taetpu.core.jax_setup import cpu_cores
 from taetpu.core.static_dynamic import split
 from taetpu.core.xla_flags import OPTIONS, tpu_flags
 from taetpu.data.base import Source, array_shapes
 from taetpu.nn.compute_options import ComputeOptions
 from taetpu.spec.run_ids import plugin_sources
 from taetpu.spec.study_config import ResolvedConfig
-from taetpu.store.backend import open_store
-from taetpu.store.documents import from_json, to_json
+from taetpu.store.remembered import recall, remember
 from taetpu.train.layout import Layout
 
 Facts = Mapping[str, Any]
@@ -166,7 +164,9 @@ class Compiler:
         """
         self.total += len(requests)
         unique = {request.key: request for request in requests}
-        facts = {key: cached for key in unique if (cached := _read_cache(key)) is not None}
+        facts: dict[str, Facts] = {
+            key: cached for key in unique if (cached := recall(f"preflight/{key}.json")) is not None
+        }
         self._count(sum(request.key in facts for request in requests))
         pending = {key: self.pool.submit(self._ask, request) for key, request in unique.items() if key not in facts}
         for key, answer in pending.items():
@@ -196,23 +196,10 @@ class Compiler:
                 child.close()
             return {"error": f"the compiler crashed: {str(error).strip()[-300:]}"}
         if "trace" not in answer:
-            _write_cache(request.key, answer)
+            remember(f"preflight/{request.key}.json", answer)
         return answer
 
     def _close_child(self, thread: int) -> None:
         """Close the thread's child process for any other TPU generation. Each child holds a compiler in memory."""
         for owner in [owner for owner in self.children if owner[0] == thread]:
             self.children.pop(owner).close()
-
-
-def _read_cache(key: str) -> Facts | None:
-    store, file = open_store(cache_folder()), f"preflight/{key}.json"
-    try:
-        return from_json(store.read(file), store.where(file)) if store.exists(file) else None
-    except UserError:  # the cache entry is damaged; the next answer replaces it
-        return None
-
-
-def _write_cache(key: str, facts: Facts) -> None:
-    with suppress(UserError):  # without a cache, programs are compiled again
-        open_store(cache_folder()).write(f"preflight/{key}.json", to_json(dict(facts)), replace=True)

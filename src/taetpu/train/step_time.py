@@ -3,7 +3,6 @@
 import hashlib
 import platform
 import time
-from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -14,13 +13,12 @@ from taetpu.core.config import to_data
 from taetpu.core.distributed import multi_process
 from taetpu.core.errors import UserError
 from taetpu.core.identity import FIELDS_OUTSIDE_IDENTITY, canonical_json
-from taetpu.core.jax_setup import cache_folder, cpu_cores
+from taetpu.core.jax_setup import cpu_cores
 from taetpu.core.static_dynamic import split
 from taetpu.data.base import Source
 from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
 from taetpu.spec.study_config import ResolvedConfig
-from taetpu.store.backend import open_store
-from taetpu.store.documents import from_json, to_json
+from taetpu.store.remembered import recall, remember
 from taetpu.train.data_feed import open_feed
 from taetpu.train.layout import Layout, Workload
 from taetpu.train.pack_plan import PackPlan
@@ -100,17 +98,13 @@ def measure_step(work: Workload, layout: Layout) -> float:
 
 def remember_step(plan: PackPlan, config: ResolvedConfig, seconds: float) -> None:
     """Store the seconds per step of a pack in the cache folder, so that `taetpu plan` can predict training times."""
-    with suppress(UserError):  # without the cache, only predictions are missing
-        open_store(cache_folder()).write(_step_key(plan, config), to_json({"seconds": seconds}), replace=True)
+    remember(_step_key(plan, config), {"seconds": seconds})
 
 
 def remembered_step(plan: PackPlan, config: ResolvedConfig) -> float | None:
     """Return the stored seconds per step of an identical pack on this machine, or None if no time is stored."""
-    store, key = open_store(cache_folder()), _step_key(plan, config)
-    try:
-        return float(from_json(store.read(key), store.where(key))["seconds"]) if store.exists(key) else None
-    except (UserError, KeyError, TypeError, ValueError):  # the next pack overwrites a damaged entry
-        return None
+    seconds = (recall(_step_key(plan, config)) or {}).get("seconds")
+    return seconds if isinstance(seconds, float) else None
 
 
 def _step_key(plan: PackPlan, config: ResolvedConfig) -> str:
