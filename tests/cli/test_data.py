@@ -61,3 +61,18 @@ def test_prepared_corpora_are_listed_and_deleted(study, taetpu, monkeypatch):
     assert (refused.code, "absent" in refused.err, row["name"] in refused.err) == (2, True, True)
     taetpu("data", "clean", row["name"], "--yes")
     assert json.loads(taetpu("data", "list", "--json").out) == []
+
+
+def test_downloads_are_listed_and_deleted_by_name(study, taetpu, here):
+    for name in ("corpora/ptb/train.txt", "corpora/ptb/lock", "buckets/mine/objects/data/a.bin.7.part"):
+        (here / "cache" / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / "cache" / name).write_bytes(b"x" * 100)
+    rows = {row["name"]: row for row in json.loads(taetpu("data", "list", "--json").out)}
+    assert {name: (row["complete"], row["bytes"]) for name, row in rows.items()} == {
+        "corpora/ptb": (True, 200), "buckets/mine": (False, 100),
+    }  # fmt: skip
+    assert "corpora/ptb" in taetpu("data", "list").out
+    assert taetpu("data", "clean", "--yes").code == 0
+    assert (here / "cache" / "corpora/ptb/train.txt").is_file()
+    assert taetpu("data", "clean", "corpora/ptb", "--yes").code == 0
+    assert [row["name"] for row in json.loads(taetpu("data", "list", "--json").out)] == ["buckets/mine"]

@@ -1,6 +1,7 @@
 """`plan` states overlap with the training text and characters without a token, as the report does."""
 
 import pytest
+from tests.dataset_hub import COMMIT, serving
 
 STUDY = """\
 study: leaky
@@ -37,3 +38,16 @@ def test_plan_states_overlap_and_escapes(taetpu, folder):
     )
     planned = " ".join(taetpu("plan", "s.yaml").out.split())
     assert all(sentence in planned for sentence in said)
+
+
+def test_plan_says_which_splits_were_downloaded(taetpu, here, tmp_path, monkeypatch):
+    rows = {
+        split: "".join(f'{{"text": "{split} {i}, {i * i}"}}\n' for i in range(50)) for split in ("train", "validation")
+    }
+    (here / "s.yaml").write_text(STUDY.replace("letters", "hf://datasets/their/data"))
+    with serving(monkeypatch, tmp_path / "hub") as state:
+        state.datasets["their/data"] = {f"{split}.jsonl": text.encode() for split, text in rows.items()}
+        planned = " ".join(taetpu("plan", "s.yaml").out.split())
+    for split, stored in (("train", "train"), ("val", "validation")):
+        told = planned.partition(f"Data of {split}: ")[2].partition(" Data of")[0]
+        assert all(text in told for text in ("hf://datasets/their/data", f"split {stored}", COMMIT))

@@ -52,7 +52,7 @@ def test_the_machine_copies_the_data_itself(google: FakeGoogle, study: Path):
     run = Command(study, *V5E)
     assert run.end() == 0, run.printed
     check_told(run.printed)
-    assert (study / "machine" / "buckets" / BUCKET / "data" / "a.txt").is_file()
+    assert (study / "machine" / "buckets" / BUCKET / "objects" / "data" / "a.txt").is_file()
     assert not (Path(os.environ["TAETPU_CACHE"]) / "buckets").exists()
     assert (study / "cloud/tiny/report/index.html").is_file()
     check_nothing_left(google)

@@ -12,10 +12,11 @@ import pytest
 from tests.data.test_document_files import json_lines
 from tests.data.test_text_task import prepared
 
+from taetpu.core.atomic_files import locked
 from taetpu.core.errors import UserError
 from taetpu.data import streamed_text, text, tokenizer_pool
 from taetpu.data.splitting import hashed_split
-from taetpu.data.token_cache import delete_prepared, list_prepared, locked
+from taetpu.data.token_cache import delete_prepared, list_prepared
 from taetpu.data.tokenizers import base
 
 TEXTS = [f"Document {i} says {i * 7919 % 1000} and {'more ' * (i % 50)}." for i in range(3000)]

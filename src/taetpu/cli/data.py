@@ -137,17 +137,19 @@ def _sequences(config: Any, source: Any, count: int, seed: int) -> list[dict[str
 
 @app.command("list")
 def list_corpora(as_json: AsJson = False) -> None:
-    """List the corpora that are kept in the cache.
+    """List the corpora that are kept in the cache: tokens, and downloads of published corpora and buckets.
 
     Example: taetpu data list
     """
-    from taetpu.data.token_cache import list_prepared
+    from taetpu.data.remote.sources import list_downloads
+    from taetpu.data.token_cache import SPLITS, list_prepared
 
-    rows = list_prepared()
+    rows = [*list_prepared(), *list_downloads()]
     if as_json:
         print_json(rows)
     elif rows:
-        print_table(rows)
+        columns = ("name", "complete", *SPLITS, "bytes")
+        print_table([{column: row.get(column) for column in columns} for row in rows])
     else:
         log("no corpus is kept in the cache")
 
@@ -161,23 +163,25 @@ def clean(
 ) -> None:
     """Delete corpora from the cache.
 
-    All of them by default. They are prepared again when they are needed.
+    Tokens of all corpora by default, and downloads by name only. They are made again when they are needed.
 
     Example: taetpu data clean --yes
     """
+    from taetpu.data.remote.sources import delete_download, list_downloads
     from taetpu.data.token_cache import delete_prepared, list_prepared
 
-    known = [row["name"] for row in list_prepared()]
+    prepared, downloads = ([row["name"] for row in rows] for rows in (list_prepared(), list_downloads()))
+    known = [*prepared, *downloads]
     for name in names or ():
         if name not in known:
             problem = f"the cache has no corpus {name!r}"
             raise UserError(
                 problem, remedy=f"Use one of: {', '.join(known)}." if known else "The cache has no corpora."
             )
-    chosen = names or known
+    chosen = names or prepared
     if chosen and confirm(f"delete {', '.join(chosen)}", f"Delete {_corpora(len(chosen))}?", yes=yes):
         for name in chosen:
-            delete_prepared(name)
+            (delete_download if name in downloads else delete_prepared)(name)
         log(f"deleted {_corpora(len(chosen))}")
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from importlib.metadata import Distribution, PackageNotFoundError, distribution, requires, version
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 
 from taetpu.cloud import names_and_labels, transfer
@@ -20,6 +21,8 @@ from taetpu.cloud.settings import Settings
 from taetpu.cloud.ssh import CommandResult, Hosts, RemoteFailed, Unreachable
 from taetpu.core.errors import UserError
 
+OPTIONAL = ("pyarrow",)
+"""Packages that machines get if this computer has them: studies may read their formats."""
 READY_CHECK = """\
 state="${STATE_DIRECTORY:-/var/lib/taetpu}"
 if [ -f "$state/failed" ]; then cat "$state/failed"; exit 3; fi
@@ -115,7 +118,8 @@ def requirements() -> str:
 
     _installed_package()
     direct, pinned = needed("taetpu"), dict[str, str]()
-    waiting = [*direct, Requirement("google-cloud-storage")]
+    more = ["google-cloud-storage", *(name for name in OPTIONAL if find_spec(name))]
+    waiting = [*direct, *map(Requirement, more)]
     while waiting:
         requirement = waiting.pop()
         if requirement.name.lower() not in pinned:
@@ -124,10 +128,7 @@ def requirements() -> str:
             except PackageNotFoundError:  # the package is for another platform
                 continue
             waiting += needed(requirement.name, tuple(requirement.extras))
-    first = [requirement.name for requirement in direct if requirement.name != "jax"] + [
-        "jax[tpu]",
-        "google-cloud-storage",
-    ]
+    first = [*(requirement.name for requirement in direct if requirement.name != "jax"), "jax[tpu]", *more]
     return "\n".join([*sorted(first), "", *(f"{name}=={pinned[name]}" for name in sorted(pinned))]) + "\n"
 
 

@@ -100,16 +100,30 @@ def make_folder(folder: Path, sync: bool = True) -> None:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[int]:
-    """Create a folder, and wait until no other process is in this `with` block for it.
+def locked(folder: Path, *, wait: bool = True) -> Iterator[int]:
+    """Create a folder, and hold its lock, which one process can have.
 
     Yields:
         A file descriptor. Child processes that inherit it keep the folder locked until they end.
+
+    Raises:
+        BlockingIOError: if another process holds the lock, and `wait` is not set.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "lock", "wb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield file.fileno()
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(folder / "lock", "wb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            if _is_same(folder / "lock", file.fileno()):
+                yield file.fileno()
+                return
+        # The folder was deleted while this process waited.
+
+
+def _is_same(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def remove(path: Path) -> None:

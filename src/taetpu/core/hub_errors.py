@@ -1,10 +1,14 @@
 """Errors of the Hugging Face hub, as errors of the user's input."""
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from taetpu.core.errors import UserError
+
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
+"""Errors of files, not of the network."""
 
 
 class HubUnreachable(UserError):
@@ -50,5 +54,8 @@ def explain_hub_errors(
             remedy = f"Sign in with `hf auth login`, with an account that may read the {kind}."
             raise UserError(f"the hub denies access to this {kind}", file=place, remedy=remedy) from None
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if isinstance(error, OSError) and error.errno in DISK:
+            remedy = "Free some space, or set HF_HOME to a folder on another disk."
+            raise UserError(f"the hub's client cannot write: {reason}", file=place, remedy=remedy) from None
         remedy = f"Check the network, and HF_HUB_OFFLINE, or {instead}."
         raise HubUnreachable(f"the hub cannot be reached: {reason}", file=place, remedy=remedy) from None

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from taetpu.core.atomic_files import explain_os_error, write_file
+from taetpu.core.atomic_files import explain_os_error, locked, write_file
 from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
 from taetpu.core.identity import computation_fields
@@ -25,7 +25,7 @@ from taetpu.data.digests import digest_file
 from taetpu.data.document_encoding import Block, Job, digest_words
 from taetpu.data.document_files import Layout
 from taetpu.data.splitting import hashed_split
-from taetpu.data.token_cache import SPLITS, TOKENIZER, Counts, TokenWriter, locked, read_tokenizer
+from taetpu.data.token_cache import SPLITS, TOKENIZER, Counts, TokenWriter, read_tokenizer
 from taetpu.data.token_files import TokenFile
 from taetpu.data.tokenizer_pool import encode_blocks
 from taetpu.data.tokenizers import Tokenizer, TokenizerConfig

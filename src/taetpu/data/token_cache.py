@@ -4,20 +4,18 @@ After each block of documents the progress is stored, so that a killed preparati
 process at a time, which holds a lock on it.
 """
 
-import fcntl
 import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from taetpu.core.atomic_files import UNFINISHED, remove, write_file
+from taetpu.core.atomic_files import UNFINISHED, locked, remove, write_file
 from taetpu.core.errors import UserError
 from taetpu.core.jax_setup import cache_folder
 from taetpu.data.digests import digest_tokens
@@ -183,30 +181,6 @@ def _read_progress(folder: Path) -> dict[str, Any] | None:
         return {"done": state["done"], "counts": state["counts"], "digests": state["digests"]}
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-@contextmanager
-def locked(folder: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold the lock of a corpus in the cache, which is created.
-
-    Raises:
-        BlockingIOError: if another process holds the lock, and `wait` is not set.
-    """
-    while True:
-        folder.mkdir(parents=True, exist_ok=True)
-        with open(folder / "lock", "wb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            if _is_same(folder / "lock", file.fileno()):
-                yield
-                return
-        # The folder was deleted while this process waited.
-
-
-def _is_same(path: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(path.stat(), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
 
 
 def list_prepared() -> list[dict[str, Any]]:

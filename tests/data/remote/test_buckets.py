@@ -42,7 +42,7 @@ def downloads(google) -> int:
 
 
 def staged(name: str) -> Path:
-    return Path(os.environ["TAETPU_CACHE"]) / "buckets" / "studies" / name
+    return Path(os.environ["TAETPU_CACHE"]) / "buckets" / "studies" / "objects" / name
 
 
 def texts(source: str) -> list[str]:
@@ -67,6 +67,7 @@ def test_a_file_a_pattern_and_a_folder(put, google):
     put("data/deep/c.txt", b"third")
     put("data/deep/d.png", b"PNG")
     put("data/.hidden/e.txt", b"hidden")
+    put("data/../../../f.txt", b"outside")
     assert texts("gs://studies/data/a.txt") == ["first"]
     assert texts("gs://studies/data/*.txt") == ["first"]
     assert texts("gs://studies/data/") == ["first", "second", "third"]

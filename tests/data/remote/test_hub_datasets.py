@@ -228,6 +228,15 @@ def test_without_a_network(datasets, monkeypatch):
     assert "https://huggingface.co/datasets/their/other/tree/main" in other.remedy
 
 
+def test_a_cache_that_cannot_be_written_is_no_error_of_the_network(datasets, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "file" / "client"))
+    datasets.datasets["their/data"] = {"a.jsonl": rows("a")}
+    error = refusal("hf://datasets/their/data")
+    assert str(tmp_path / "file") in error.problem
+    assert "HF_HOME" in error.remedy
+
+
 def test_tokens_of_the_hub(datasets):
     import numpy as np
 

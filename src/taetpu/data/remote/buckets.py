@@ -94,8 +94,8 @@ def list_objects(bucket: str, path: str) -> tuple[Object, ...]:
     Raises:
         UserError: see `fetch_objects`.
     """
-    key = hashlib.sha256(f"{bucket}/{path}".encode()).hexdigest()[:32]
-    remembered = cache_folder() / "buckets" / f"{key}.json"
+    key = hashlib.sha256(path.encode()).hexdigest()[:32]
+    remembered = cache_folder() / "buckets" / bucket / f"{key}.json"
     try:
         objects = _list(f"{SCHEME}{bucket}/{path}")
         if not is_pattern(path):
@@ -118,6 +118,7 @@ def list_objects(bucket: str, path: str) -> tuple[Object, ...]:
 
 
 def _list(address: str) -> list[Object]:
+    """Return the objects of an address whose names are also names of files in a folder."""
     try:
         listed = json.loads(_gcloud("objects", "list", address, f"--format={FIELDS}") or "[]")
     except _Absent:
@@ -125,7 +126,7 @@ def _list(address: str) -> list[Object]:
     return [
         Object(item["name"], int(item["size"]), str(item["generation"]), item["crc32c_hash"], item.get("md5_hash"))
         for item in listed
-        if not item["name"].endswith("/")
+        if not item["name"].endswith("/") and ".." not in item["name"].split("/") and not item["name"].startswith("/")
     ]
 
 
@@ -178,7 +179,7 @@ def _copy(bucket: str, item: Object, lock: int) -> int:
 
 
 def _place(bucket: str, name: str) -> Path:
-    return cache_folder() / "buckets" / bucket / name
+    return cache_folder() / "buckets" / bucket / "objects" / name
 
 
 def _state(file: Path) -> Path:

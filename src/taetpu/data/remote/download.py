@@ -52,7 +52,7 @@ def download_file(address: str, file: Path, digest: str | None, instead: str) ->
             if error.code < 500:
                 raise UserError(problem, remedy=f"If it has moved, {instead}.") from None
             reason = problem
-        except (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError) as error:
+        except (HTTPException, OSError) as error:  # of the network: those of the disk are `UserError`s
             reason = f"{address} cannot be read: {getattr(error, 'reason', error)}"
         size = _size(part)
         failures = 0 if size > before else failures + 1

@@ -2,8 +2,11 @@
 
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
+from taetpu.core.atomic_files import UNFINISHED, locked, remove
 from taetpu.core.errors import UserError
+from taetpu.core.jax_setup import cache_folder
 from taetpu.data.remote import buckets, hub
 from taetpu.data.remote.fetched import Fetched
 from taetpu.data.remote.named import PUBLISHED, fetch_published
@@ -33,3 +36,29 @@ def fetch(source: str, folder: Path, endings: Collection[str]) -> Fetched:
     if source.startswith(buckets.SCHEME):
         return buckets.fetch_objects(source, endings)
     return hub.fetch_dataset(source, endings)
+
+
+def list_downloads() -> list[dict[str, Any]]:
+    """Return what was downloaded into the cache: name (`corpora/NAME`, `buckets/NAME`), whether complete, and bytes."""
+    rows = []
+    for folder in sorted([*cache_folder().glob("corpora/*/"), *cache_folder().glob("buckets/*/")]):
+        files = [file for file in folder.rglob("*") if file.is_file()]
+        if not folder.name.startswith(UNFINISHED):
+            name, partial = f"{folder.parent.name}/{folder.name}", any(file.suffix == ".part" for file in files)
+            rows.append({"name": name, "complete": not partial, "bytes": sum(file.stat().st_size for file in files)})
+    return rows
+
+
+def delete_download(name: str) -> None:
+    """Delete what `list_downloads` names. It is downloaded again when it is needed.
+
+    Raises:
+        UserError: if another process is downloading it.
+    """
+    folder = cache_folder() / name
+    try:
+        with locked(folder, wait=False):
+            remove(folder)
+    except BlockingIOError:
+        problem = f"another process is downloading {name}"
+        raise UserError(problem, file=folder, remedy="Wait until it has ended, or stop it.") from None
