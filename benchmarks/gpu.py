@@ -40,7 +40,7 @@ class Ours:
 
     def __init__(self, sizes: Mapping[str, int], width: int):
         from taetpu.core.config_parsing import load_config
-        from taetpu.data.synthetic import SPECIALS
+        from taetpu.data.synthetic.answers import SPECIALS
         from taetpu.spec.study_config import RunConfig
         from taetpu.train.choose_compute import choose_compute
         from taetpu.train.layout import Layout

@@ -11,7 +11,7 @@ from taetpu.core.model_interface import Interface
 from taetpu.core.registry import open_slot, register
 from taetpu.core.sites import site
 from taetpu.data.base import Batch, BatchSpec
-from taetpu.data.generated import GeneratedTask
+from taetpu.data.synthetic.generated import GeneratedTask
 from taetpu.nn.common import Context, Dims, Fixed, Identity, project
 from taetpu.nn.head import HeadConfig, HeadInputs
 from taetpu.nn.matmul import active_share

@@ -9,7 +9,7 @@ import taetpu
 from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
 from taetpu.core.jit_once import jit_once
-from taetpu.data import attention_free_bound
+from taetpu.data.synthetic import attention_free_bound
 
 SYMBOLS, PAIRS, SEQ, COUNT = 16, 3, 20, 20_000
 GAPS = (SEQ - 2 * PAIRS) // 2

@@ -149,7 +149,7 @@ def test_opened_regression_gives_the_predictions_of_training(sine):
 
 
 KINDS = {
-    "sine": ("task/noisy-sine", "objective/squared-error", "eval_metric/within"),
+    "sine": ("task/noisy-sine", "objective/test-squared-error", "eval_metric/within"),
     "pairs": ("task/equal-pairs",),
 }
 
@@ -210,7 +210,7 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_parts_that_do_not_fit_the_task_are_refused(case, written):
     name, change, path = REFUSED[case]
-    more = [("train: {", "train: {objective: squared-error, ")] if case == "classes" else []
+    more = [("train: {", "train: {objective: test-squared-error, ")] if case == "classes" else []
     with pytest.raises(UserError) as error:
         check_arms(load_study(written(name, change, *more)))
     assert error.value.path in (path, ("base", *path))

@@ -24,8 +24,14 @@ from taetpu.testing.standalone import check_draws, check_parts
 ROOT = Path(__file__).parents[2]
 
 SETTINGS = {
-    **{kind: {"seq_len": 12, "eval_size": 8} for kind in ("copy", "reverse", "sort", "histogram", "induction")},
-    "mqar": {"seq_len": 16, "eval_size": 8, "symbols": 12},
+    **{kind: {"seq_len": 12, "eval_size": 8} for kind, cls in kinds("task").items() if "eval_size" in cls.model_fields},
+    **{f"mqar{kind}": {"seq_len": 24, "eval_size": 8, "symbols": 14} for kind in ("", "-forgetting", "-compositional")},
+    **{kind: {"seq_len": 16, "eval_size": 8, "symbols": 6} for kind in ("mad-recall", "mad-noisy-recall")},
+    "mad-selective-copy": {"seq_len": 16, "eval_size": 8, "copied": 3},
+    "grammar": {"seq_len": 16, "eval_size": 8},
+    "variable-binding": {"seq_len": 18, "eval_size": 8},
+    "lego": {"seq_len": 26, "eval_size": 8},
+    "modular-addition": {"modulus": 11},
     "text": {"source": "README.md", "seq_len": 12},
     "tokens": {"source": "tests/data/stored", "seq_len": 12, "vocab_size": 96},
     "bpe": {"vocab_size": 280},

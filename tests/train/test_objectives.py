@@ -12,7 +12,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import named
 from taetpu.core.registry import register, registered_by, unregister
-from taetpu.data.synthetic import Copy
+from taetpu.data.synthetic.rasp import Copy
 from taetpu.nn.compute_options import ComputeOptions
 from taetpu.nn.named_arrays import named_parameters
 from taetpu.optim.objectives import CausalLM, default_objective

@@ -1,5 +1,6 @@
 """Options of the commands `taetpu lens`: the model, and the text that it reads."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -200,6 +201,15 @@ def parse_ids(text: str, option: str = "--ids") -> list[int]:
     except ValueError:
         problem = f"{text!r} is not a list of numbers"
         raise UserError(problem, path=(option,), remedy=f'Write {option} "1 2 3".') from None
+
+
+def parse_prompt(opened: "OpenedModel", text: str) -> Any:
+    """Return a prompt for a model without a tokenizer: token numbers, or a text with the names of tokens.
+
+    Raises:
+        UserError: if the prompt does not consist of numbers, and the tokens have no names.
+    """
+    return parse_ids(text, "--prompt") if opened.symbols is None or re.fullmatch(r"[\d\s,]*", text) else text
 
 
 def parse_token(opened: "OpenedModel", token: str | None, option: str) -> int | None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from taetpu.cli.addresses import Address, ModelAddress, log_latest
-from taetpu.cli.lens_options import DataFolder, ModelOptions, Plugins, parse_ids, warn_of_unknown
+from taetpu.cli.lens_options import DataFolder, ModelOptions, Plugins, parse_ids, parse_prompt, warn_of_unknown
 from taetpu.cli.options import AsJson, Root, integer, number, takes_options
 from taetpu.cli.output import print_json, print_sample, print_table, print_text
 from taetpu.core.errors import ErrorList, Failed, UserError, locate_errors
@@ -65,7 +65,7 @@ def sample(options: SampleOptions) -> None:
     warn_of_unknown(model, "".join(options.prompt or ()))
     prompts: list[Any] = options.prompt or [model.data.prompt()]
     if options.prompt and model.tokenizer is None:
-        prompts = [parse_ids(prompt, "--prompt") for prompt in options.prompt]
+        prompts = [parse_prompt(model, prompt) for prompt in options.prompt]
     shown = [text if isinstance(text, str) else model.decode(text) for text in prompts]
     if options.beams is not None:
         _show_beams(options, model, prompts, shown)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 from typing import TypeVar
 
 from taetpu.core.config import Component
@@ -147,8 +147,8 @@ def kinds(slot: str) -> Mapping[str, type[Component]]:
 def import_builtin_kinds(slot: str) -> None:
     """Import the module of a slot, or its package with all modules, in whose order the kinds are then listed."""
     module = import_module(BUILTIN_MODULES[slot])
-    for inner in iter_modules(getattr(module, "__path__", ())):
-        import_module(f"{module.__name__}.{inner.name}")
+    for inner in walk_packages(getattr(module, "__path__", ()), f"{module.__name__}."):
+        import_module(inner.name)
     ordered = sorted(_KINDS[slot].items(), key=lambda item: item[1].__module__)
     _KINDS[slot].clear()
     _KINDS[slot].update(ordered)

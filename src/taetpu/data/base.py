@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Int
 from pydantic import Field, field_validator
 
 from taetpu.core.config import Component, Size
-from taetpu.core.errors import UserError
+from taetpu.core.errors import UserError, shorten
 from taetpu.core.keys import Key
 from taetpu.core.metric_spec import ACCURACY, LOSS, MetricSpec
 from taetpu.core.model_interface import Interface
@@ -134,6 +134,8 @@ class Source(ABC):
     """The tokenizer; None if the tokens are not text."""
     mixture: "Mixture | None" = None
     """The sources that windows are drawn from with given shares; None if each window is read once in an epoch."""
+    names: tuple[str, ...] = ()
+    """The names of the tokens, which contain no spaces; empty if the tokens have none."""
     can_gather: bool = False
     """Whether `gather` reads single windows. Otherwise, the feed is always resident."""
 
@@ -190,8 +192,27 @@ class Source(ABC):
         raise NotImplementedError
 
     def show(self, ids: Any) -> str:
-        """Return tokens as readable text."""
-        raise NotImplementedError
+        """Return tokens as readable text, by default their `names`."""
+        return " ".join(self.names[i] for i in np.asarray(ids).tolist())
+
+    def parse(self, text: str) -> np.ndarray:
+        """Return the numbers of tokens that are written as their `names`, with or without spaces: int32 `(n,)`.
+
+        Raises:
+            UserError: If a part of the text is not the beginning of a name.
+        """
+        numbers = {name: number for number, name in enumerate(self.names)}
+        ids, by_length = [], sorted(self.names, key=len, reverse=True)
+        for word in text.split():
+            rest = word
+            while rest:
+                name = next((name for name in by_length if rest.startswith(name)), None)
+                if name is None:
+                    remedy = f"Use {shorten(' '.join(self.names))}."
+                    raise UserError(f"{rest!r} in {text!r} is not a token of the task", remedy=remedy)
+                ids.append(numbers[name])
+                rest = rest.removeprefix(name)
+        return np.asarray(ids, np.int32)
 
 
 class Task(Component):

@@ -10,7 +10,7 @@ import numpy as np
 
 from taetpu.core.errors import UserError, suggest
 from taetpu.core.sites import Ragged, Read, capture
-from taetpu.lens.inputs import LENGTHS, Tokens, as_sequences, pad_left
+from taetpu.lens.inputs import LENGTHS, Tokens, pad_left
 from taetpu.lens.opened import OpenedModel
 
 PATTERN = "mixer.pattern"
@@ -37,7 +37,7 @@ def sequences(opened: OpenedModel, inputs: Any, heads: int | None = None, *, log
     """
     if isinstance(inputs, Tokens):
         return [inputs.of(i) for i in range(len(inputs))]
-    rows = as_sequences(inputs, opened.tokenizer, opened.vocab_size)
+    rows = opened.as_sequences(inputs)
     opened.check_length(max(map(len, rows)), logits=logits, heads=heads)
     return rows
 

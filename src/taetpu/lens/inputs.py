@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int
 
 from taetpu.core.errors import UserError, shorten
 from taetpu.core.short_repr import short_repr
+from taetpu.data.base import Source
 from taetpu.data.tokenizers import Tokenizer
 from taetpu.nn.lm import LMConfig
 
@@ -61,12 +62,12 @@ class Tokens:
         return np.take(values, np.flatnonzero(~self.padding[sequence]), axis)
 
 
-def as_sequences(inputs: Any, tokenizer: Tokenizer | None, vocab_size: int) -> list[np.ndarray]:
+def as_sequences(inputs: Any, tokenizer: Tokenizer | Source | None, vocab_size: int) -> list[np.ndarray]:
     """Return the token numbers of each input.
 
     Args:
         inputs: A text, token numbers, or a list of these; an array `(seq,)` or `(batch, seq)`.
-        tokenizer: The tokenizer of texts; None if the tokens are not text.
+        tokenizer: The tokenizer of texts, or a task whose tokens have names; None if tokens are numbers only.
         vocab_size: The number of different tokens; 0 for a model that reads real inputs.
 
     Raises:
@@ -106,13 +107,13 @@ def as_real_inputs(inputs: Any, features: int) -> Tokens:
     return Tokens(array, np.zeros(array.shape[:2], bool))
 
 
-def _encode(row: Any, number: int, tokenizer: Tokenizer | None, vocab_size: int) -> np.ndarray:
-    if isinstance(row, str):
+def _encode(row: Any, number: int, tokenizer: Tokenizer | Source | None, vocab_size: int) -> np.ndarray:
+    if text := isinstance(row, str):
         if tokenizer is None:
             problem = "this model has no tokenizer, so it cannot read text"
             raise UserError(problem, remedy=f"Pass token numbers from 0 to {vocab_size - 1}.")
         try:
-            ids = tokenizer.encode(row)
+            ids = tokenizer.parse(row) if isinstance(tokenizer, Source) else tokenizer.encode(row)
         except UserError as error:
             remedy = error.remedy
             if error.path == ("unseen",):  # a setting of training
@@ -126,7 +127,7 @@ def _encode(row: Any, number: int, tokenizer: Tokenizer | None, vocab_size: int)
     if not ids.size:
         raise UserError(f"input {number} contains no token", remedy="Pass a text with at least one token.")
     if (wrong := ids[(ids < 0) | (ids >= vocab_size)]).size:
-        check_row(int(wrong[0]), vocab_size, tokenizer if isinstance(row, str) else None)
+        check_row(int(wrong[0]), vocab_size, tokenizer if isinstance(tokenizer, Tokenizer) and text else None)
     return ids.astype(np.int32)
 
 

@@ -130,9 +130,13 @@ class OpenedModel(SavedModel):
             tokens = as_real_inputs(inputs, self.interface.features)
             self.check_length(tokens.ids.shape[1])
             return tokens
-        rows = as_sequences(inputs, self.tokenizer, self.vocab_size)
+        rows = self.as_sequences(inputs)
         self.check_length(max(map(len, rows)))
         return pad_left(rows, multiple)
+
+    def as_sequences(self, inputs: Any) -> list[np.ndarray]:
+        """Return the token numbers of each input; see `lens.inputs.as_sequences`."""
+        return as_sequences(inputs, self.symbols or self.tokenizer, self.vocab_size)
 
     @property
     def end_tokens(self) -> tuple[int, ...]:
@@ -151,8 +155,10 @@ class OpenedModel(SavedModel):
         return tuple(number for number in numbers if number is not None and 0 <= number < self.vocab_size)
 
     def decode(self, ids: Any) -> str:
-        """Return the text of token numbers; numbers separated by spaces if the model has no tokenizer."""
+        """Return the text of token numbers; names or numbers separated by spaces if the model has no tokenizer."""
         ids = np.asarray(ids).ravel()
+        if self.symbols is not None:
+            return self.symbols.show(ids)
         return " ".join(map(str, ids)) if self.tokenizer is None else self.tokenizer.decode(ids)
 
     def decode_after(self, prompt: Any, ids: Any) -> str:
@@ -323,6 +329,16 @@ class OpenedModel(SavedModel):
     def result(self) -> dict[str, Any]:
         """The result of training; empty if the run has not ended."""
         return self._own_run("result").result() or {}
+
+    @cached_property
+    def symbols(self) -> Source | None:
+        """The prepared task if its tokens have names but are not text; None for other models."""
+        if self.tokenizer is not None or self.run is None or not self.interface.is_language_model:
+            return None
+        try:
+            return self.data if self.data.names else None
+        except UserError:  # the model is usable without its data
+            return None
 
     @cached_property
     def data(self) -> Source:

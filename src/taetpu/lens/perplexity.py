@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 
 from taetpu.core.errors import UserError
 from taetpu.core.short_repr import short_repr
-from taetpu.lens.inputs import as_sequences, check_length
+from taetpu.lens.inputs import check_length
 from taetpu.lens.losses import find_split, sequence_losses, split_losses
 from taetpu.lens.opened import OpenedModel
 from taetpu.lens.token_texts import visible
@@ -172,7 +172,7 @@ def perplexity(
     opened.check_language_model()
     check_causal(opened)
     window, stride = _check_windows(opened, window, stride)
-    rows = as_sequences(inputs, opened.tokenizer, opened.vocab_size)
+    rows = opened.as_sequences(inputs)
     opened.check_length(min(window, max(map(len, rows))))
     if short := [i for i, row in enumerate(rows) if len(row) < 2]:
         problem = f"input {short[0]} has one token, and the first token of a text is not predicted"

@@ -61,6 +61,8 @@ def _part(opened: OpenedModel, text: str) -> np.ndarray:
 
 
 def _read_text_token(opened: OpenedModel, text: str, where: tuple[str, ...]) -> int:
+    if opened.symbols is not None and len(ids := opened.symbols.parse(text)) == 1:
+        return int(ids[0])
     if opened.tokenizer is None:
         problem = f"this model has no tokenizer, so {text!r} is not a token"
         raise UserError(problem, path=where, remedy=f"Use a number from 0 to {opened.vocab_size - 1}.")

@@ -32,9 +32,11 @@ class Objective(Component):
 
     Attributes:
         real_targets: Whether the objective is for tasks with real targets (`BatchSpec.real_targets`), not for classes.
+        of_task: Whether the objective is only for tasks that name it (`Task.objective`).
     """
 
     real_targets: ClassVar[bool] = False
+    of_task: ClassVar[bool] = False
 
     def position_losses(self, logits: Logits, targets: Targets, weights: Weights) -> dict[str, Weights]:
         """Return values at each position by name, `(batch, seq)` in float32.
@@ -64,6 +66,9 @@ class Objective(Component):
 
     def check_task(self, task: Task) -> None:
         """Raise `UserError` if a task cannot be trained with the objective."""
+        if self.of_task and task.objective != self.kind:
+            problem = f"task {task.kind!r} is not one of the tasks with objective {self.kind!r}"
+            raise UserError(problem, remedy="Remove the objective: a task names its own.")
 
 
 @register("objective", "causal-lm")
@@ -71,9 +76,40 @@ class CausalLM(Objective):
     """The cross entropy between predictions and targets, in nats, as the mean over weighted positions."""
 
 
+@register("objective", "squared-error")
+class SquaredError(Objective):
+    """The squared difference of the first output and a real target, as the mean over weighted positions."""
+
+    real_targets = of_task = True
+
+    def position_losses(self, logits: Logits, targets: Targets, weights: Weights) -> dict[str, Weights]:
+        """See `Objective.position_losses`."""
+        return {"nll": (logits[..., 0] - targets) ** 2 * weights, "weight": weights}
+
+
+@register("objective", "reconstruction")
+class Reconstruction(Objective):
+    """The cross entropy of the targets of all positions, which the outputs of the last position predict.
+
+    The outputs are divided equally among the positions, and those of a position are the logits of its classes.
+
+    Source: the compression task of Poli et al. 2024 (MAD), arXiv 2403.17844, here without a decoder.
+    """
+
+    of_task = True
+
+    def predict(
+        self, model: LM, batch: Batch, *, key: Key | None, dtype: Any, whole: bool
+    ) -> tuple[Logits | None, dict[str, Weights]]:
+        """See `Objective.predict`."""
+        logits = model(batch.tokens, key=key, dtype=dtype, **batch.context)
+        by_position = logits[:, -1].reshape(*batch.targets.shape, -1)
+        return logits, compute_losses(self, by_position, batch.targets, batch.weights)
+
+
 @register("objective", "task")
 class TaskObjective(Objective):
-    """The objective that the task names: `causal-lm` for all built-in tasks."""
+    """The objective that the task names, which is `causal-lm` for most tasks."""
 
     def for_task(self, task: Task) -> Objective:
         """Return the objective that the task names."""

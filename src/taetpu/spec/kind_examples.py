@@ -5,6 +5,7 @@ from typing import Any
 
 from taetpu.core.config import Component, Config, SlotMark, config_class_of, slot_of
 from taetpu.core.registry import kinds
+from taetpu.optim.objectives import Objective
 from taetpu.spec.study_config import RunConfig
 
 NOT_IN_ARMS = ("metric", "eval_metric")
@@ -47,6 +48,8 @@ def example_arm(cls: type[Component]) -> dict[str, Any] | None:
     """
     path = slot_path(cls.slot)
     if not path.startswith(("model.", "train.")) or cls.slot in NOT_IN_ARMS or is_default(cls):
+        return None
+    if issubclass(cls, Objective) and cls.of_task:
         return None
     others = {name: value for name, value in cls.example.items() if "." in name}
     fields = {name: value for name, value in cls.example.items() if "." not in name}

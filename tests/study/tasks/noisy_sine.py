@@ -16,7 +16,7 @@ class NoisySine(GeneratedTask):
     interface: ClassVar = Interface(features=1, outputs=1)
     batch: ClassVar = BatchSpec(real_targets=True)
     causal: ClassVar = True
-    objective: ClassVar = "squared-error"
+    objective: ClassVar = "test-squared-error"
     metric_specs: ClassVar = {"loss": MetricSpec(bounds=(0, math.inf), unit="squared error", mean_of=("nll", "weight"))}
 
     seq_len: int = 8

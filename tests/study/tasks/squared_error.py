@@ -3,7 +3,7 @@
 from taetpu.plugin import Objective, register
 
 
-@register("objective", "squared-error")
+@register("objective", "test-squared-error")
 class SquaredError(Objective):
     """The squared difference of the first output and the target."""
 

@@ -11,7 +11,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.short_repr import short_repr
 from taetpu.data.base import Split
 from taetpu.lens.activations import BATCH_TOKENS, in_batches
-from taetpu.lens.inputs import as_sequences, pad_left
+from taetpu.lens.inputs import pad_left
 from taetpu.lens.opened import OpenedModel
 
 
@@ -120,7 +120,7 @@ def read_documents(opened: OpenedModel, inputs: Any) -> Documents:
         UserError: if an input cannot be read or has less than two tokens.
     """
     opened.check_language_model()
-    rows = as_sequences(inputs, opened.tokenizer, opened.vocab_size)
+    rows = opened.as_sequences(inputs)
     if short := [number for number, row in enumerate(rows) if len(row) < 2]:
         problem = f"input {short[0]} has one token, and the first token of a text is not predicted"
         raise UserError(problem, remedy="Use texts with at least two tokens.")

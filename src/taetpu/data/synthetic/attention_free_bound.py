@@ -36,6 +36,51 @@ def score_best_policy(joint: Joint) -> tuple[float, float]:
     return float(loss / joint.sum()), float(joint.max(axis=-1).sum() / joint.sum())
 
 
+Examples = tuple[np.ndarray, np.ndarray, np.ndarray]  # tokens, targets and weights, (sequences, seq)
+
+
+def score_counted_policies(counted: Examples, scored: Examples, outputs: int) -> tuple[float, float]:
+    """Return the lowest loss and the highest accuracy of three tables: of tokens, of positions, and of both.
+
+    A table contains how often each target follows in one set of sequences. It is scored on another set, so that the
+    scores are those of policies that exist. They are bounds of what the best policy without attention reaches.
+
+    Args:
+        counted: Sequences that are counted.
+        scored: Sequences that are scored.
+        outputs: The number of different targets. A count of one is spread over them in each row of a table.
+    """
+    size = 1 + int(max(counted[0].max(), scored[0].max()))
+    ways = ((0, 1), (1, 0), (size, 1))  # factors of position and token in the number of a table's row
+    scores = [_score_table(_cells(counted, *way), _cells(scored, *way), outputs) for way in ways]
+    return min(loss for loss, _ in scores), max(accuracy for _, accuracy in scores)
+
+
+def _cells(examples: Examples, of_position: int, of_token: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the row of a table and the target at each scored position."""
+    tokens, targets, weights = examples
+    rows = of_position * np.arange(tokens.shape[1], dtype=np.int64) + of_token * tokens.astype(np.int64)
+    return rows[weights > 0], targets[weights > 0]
+
+
+def _score_table(
+    counted: tuple[np.ndarray, np.ndarray], scored: tuple[np.ndarray, np.ndarray], outputs: int
+) -> tuple[float, float]:
+    """Return the loss and the accuracy of a table, given rows and targets that are counted, and that are scored."""
+    cells, counts = np.unique(counted[0] * outputs + counted[1], return_counts=True)
+    ascending = np.lexsort((counts, cells // outputs))  # the last cell of a row is that with the largest count
+    rows, starts = np.unique(cells // outputs, return_index=True)
+    totals, best = np.add.reduceat(counts, starts), cells[ascending][np.append(starts[1:], len(cells)) - 1] % outputs
+
+    def look_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+        place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        return np.where(keys[place] == wanted, values[place], 0)
+
+    row, target = scored
+    share = (look_up(cells, counts, row * outputs + target) + 1 / outputs) / (look_up(rows, totals, row) + 1)
+    return float(-np.log(share).mean()), float((look_up(rows, best, row) == target).mean())
+
+
 def causal_joint(lengths: Iterable[tuple[int, Successive]], seq_len: int, answers: int) -> Joint:
     """Return the joint distribution of `<bos> x <sep> y <eos>`, where each answer token predicts the next.
 

@@ -1,10 +1,10 @@
-"""Tasks whose sequences are generated on the device from a key, without end."""
+"""Tasks whose sequences are generated on the device from a key."""
 
 import hashlib
 import json
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,17 +12,61 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, UInt32
+from jaxtyping import Array, Float, Int, UInt32
 
 from taetpu.core.config import Size, to_data
 from taetpu.core.errors import UserError
 from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import Key, named, root_key
 from taetpu.core.model_interface import Interface
-from taetpu.data.base import Batch, Source, Split, Task, at_length
+from taetpu.data.base import Batch, Source, Split, Task, at_length, epoch_rows
+from taetpu.data.synthetic.attention_free_bound import score_counted_policies
 
 Words = UInt32[Array, " words"]
 MAX_EVAL = 2**24  # maximum number of tokens in an evaluation set, which is generated at once
+COUNTED = 2**20  # number of tokens from which policies without attention are counted
+LATER_FIELDS = ("examples",)  # fields that did not exist when the first runs were stored
+
+
+def uniform_below(bound: int, words: UInt32[Array, "..."]) -> Int[Array, "..."]:
+    """Map random words to integers from 0 to bound - 1, uniformly up to a relative error of bound / 2^32."""
+    return (words % jnp.uint32(bound)).astype(jnp.int32)
+
+
+def happens(chance: float, words: UInt32[Array, "..."]) -> Any:
+    """Map random words to booleans that are true with a probability."""
+    return words < jnp.uint32(min(round(chance * 2**32), 2**32 - 1)) if chance < 1 else words >= jnp.uint32(0)
+
+
+def concatenate(parts: Sequence[tuple[Array, Any]], size: int, fill: int) -> tuple[Int[Array, " size"], Array]:
+    """Return the first n elements of each part, one part after another, and the number of the part of each element.
+
+    Args:
+        parts: Pairs of token numbers, `(longest,)` or one, and their number n.
+        size: The number of elements. Elements after `size` are dropped.
+        fill: The element after the last part. Its part has the number `len(parts)`.
+    """
+    place, start = jnp.arange(size), 0
+    whole, number = jnp.full(size, fill, jnp.int32), jnp.full(size, len(parts), jnp.int32)
+    for i, (tokens, n) in enumerate(parts):
+        tokens, inside = jnp.atleast_1d(jnp.asarray(tokens)), (place >= start) & (place < start + n)
+        whole = jnp.where(inside, tokens[jnp.clip(place - start, 0, len(tokens) - 1)], whole)
+        number, start = jnp.where(inside, i, number), start + n
+    return whole, number
+
+
+def score_parts(parts: Sequence[tuple[Array, Any]], seq_len: int, pad: int, scored: Sequence[int]) -> Batch:
+    """Return a sequence made of parts, in which the tokens of some parts are predicted.
+
+    Args:
+        parts: See `concatenate`.
+        seq_len: The number of tokens in the sequence.
+        pad: The token after the last part.
+        scored: The numbers of the parts whose tokens are scored.
+    """
+    whole, number = concatenate(parts, seq_len + 1, pad)
+    weights: Float[Array, " seq"] = jnp.isin(number[1:], jnp.asarray(scored)).astype(jnp.float32)
+    return Batch(whole[:-1], whole[1:], weights)
 
 
 class GeneratedTask(Task):
@@ -32,6 +76,8 @@ class GeneratedTask(Task):
 
     eval_size: Size = 512
     """Number of sequences in each evaluation split."""
+    examples: Size | None = None
+    """Number of different training sequences; `none`: they are generated without end."""
 
     @property
     @abstractmethod
@@ -58,7 +104,10 @@ class GeneratedTask(Task):
         """Generate one sequence, without a batch axis, from random words."""
 
     def score_without_attention(self) -> tuple[float, float] | None:
-        """Return the loss and the accuracy of the best function of a token and its position; None if not known."""
+        """Return the loss and the accuracy of the best function of a token and its position; None if not known.
+
+        If they are not known, they are estimated (see `attention_free_bound.score_counted_policies`).
+        """
         return None
 
     def prepare(self, folder: Path) -> "GeneratedSource":
@@ -93,14 +142,15 @@ class GeneratedSource(Source):
 
     def __init__(self, task: GeneratedTask, at_lengths: Mapping[str, "GeneratedSource"]):
         self.seq_len = task.seq_len
-        self.vocab_size = len(task.names)
+        self.names, self.vocab_size = tuple(task.names), len(task.names)
         self._task, self._at_lengths = task, at_lengths
+        self.num_windows = task.examples
         self._val, test = self._evaluation_sets()
         longer = {name: source.evaluation("val") for name, source in at_lengths.items()}
         self._splits: dict[str, Split | None] = {"val": self._val, "test": test, **longer}
         self.fingerprint = self._fingerprint()
         self.evaluated = self._evaluated()
-        self.unit = " ".join(task.names) or str(task.interface)
+        self.unit = " ".join(self.names) or str(task.interface)
 
     @property
     def interface(self) -> Interface:
@@ -108,13 +158,23 @@ class GeneratedSource(Source):
         return self._task.interface
 
     def rows(self, seed: int, start: int, count: int, batch_size: int) -> np.ndarray:
-        """Return zeros, of which `batch` reads only the number. Sequences are generated from keys."""
-        return np.zeros((count, batch_size), np.int32)
+        """Return the numbers of examples. If there is no end of them, the numbers are zeros, which are not read."""
+        if self.num_windows is None:
+            return np.zeros((count, batch_size), np.int32)
+        return epoch_rows(seed, start, count, batch_size, self.num_windows)
 
     def batch(self, arrays: Mapping[str, Array], rows: Int[Array, " batch"], key: Key) -> Batch:
         """See `Source.batch`."""
+        if self.num_windows is None:
+            return self._generate(key, rows.shape[0])
+        # An example depends on its number only, not on the run's seed.
+        keys = jax.vmap(lambda row: named(root_key(0), "examples", row))(rows)
+        words = jax.vmap(lambda k: jax.random.bits(k, (self._task.num_words,), jnp.uint32))(keys)
+        return Batch(*jax.vmap(self._task.draw)(words))
+
+    def _generate(self, key: Key, count: int) -> Batch:
         # All words are generated at once, because each generator inside `draw` would be compiled separately (1 s).
-        words = jax.random.bits(key, (rows.shape[0], self._task.num_words), jnp.uint32)
+        words = jax.random.bits(key, (count, self._task.num_words), jnp.uint32)
         return Batch(*jax.vmap(self._task.draw)(words))
 
     def evaluation(self, split: str) -> Split | None:
@@ -127,22 +187,16 @@ class GeneratedSource(Source):
         scored = np.flatnonzero(split.weights[0])
         return split.tokens[0, : scored[0 if self._task.causal else -1] + 1]
 
-    def show(self, ids: Any) -> str:
-        """See `Source.show`."""
-        names = self._task.names
-        return " ".join(names[i] for i in np.asarray(ids).tolist())
-
     @cached_property
     def facts(self) -> dict[str, Any]:
         """See `Source.facts`."""
         others = {name: source.facts for name, source in self._at_lengths.items()}
         if self._task.batch.real_targets:
             return {"eval_size": self._task.eval_size, **others, **self._task.details}
-        loss = accuracy = None
-        policy = "not computed: the table for this seq_len and vocabulary would be too large"
-        if (score := self._task.score_without_attention()) is not None:
-            loss, accuracy = score
-            policy = "the best function of the current token and its position, from their exact joint distribution"
+        policy = "the best function of the current token and its position, from their exact joint distribution"
+        if (score := self._task.score_without_attention()) is None:
+            score, policy = self._count_policies()
+        loss, accuracy = score
         return {
             "vocab_size": self.vocab_size,
             **self._task.details,
@@ -157,10 +211,20 @@ class GeneratedSource(Source):
             **others,
         } | self._task.details
 
+    def _count_policies(self) -> tuple[tuple[float, float], str]:
+        """Return the scores of functions of token and position that are counted on generated sequences, and a name."""
+        count = max(1, COUNTED // self.seq_len)
+        batch = jit_once(lambda key: self._generate(key, 2 * count))(named(root_key(0), "counted"))
+        halves = [np.asarray(part).reshape(2, count, -1) for part in batch[:3]]
+        counted, scored = ((tokens, targets, weights) for tokens, targets, weights in zip(*halves, strict=True))
+        score = score_counted_policies(counted, scored, self.interface.output_size)
+        policy = f"the best of the tables of token, position and both, counted on {count:,} sequences"
+        return score, f"{policy} and scored on as many others"
+
     def _evaluation_sets(self) -> tuple[Split, Split]:
         """Generate `val` and `test` as one batch, from a key that training never uses."""
         size = self._task.eval_size
-        batch = jit_once(self.batch)({}, jnp.zeros(2 * size, jnp.int32), named(root_key(0), "evaluation"))
+        batch = jit_once(lambda key: self._generate(key, 2 * size))(named(root_key(0), "evaluation"))
         halves = (jax.tree.map(lambda a, h=half: np.asarray(a)[h], batch) for half in (slice(size), slice(size, None)))
         val, test = (Split(**half._asdict(), num_bytes=None) for half in halves)
         return val, test
@@ -175,6 +239,9 @@ class GeneratedSource(Source):
     def _fingerprint(self) -> str:
         # The validation set is generated by the same code as training batches, so it reflects changes to the generator.
         about = {name: value for name, value in to_data(self._task).items() if name != "eval_lengths"}
+        for name in LATER_FIELDS:
+            if getattr(self._task, name) == type(self._task).model_fields[name].default:
+                about.pop(name, None)
         digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
         for part in (self._val.tokens, self._val.targets, *_declared(self._val)):
             digest.update(_to_bytes(part))
