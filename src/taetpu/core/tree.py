@@ -1,14 +1,13 @@
 """Helpers for pytrees: leaves by dotted path, and element counts."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 
 
-def leaves_by_path(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> dict[str, Any]:
+def leaves_by_path(tree: Any) -> dict[str, Any]:
     """Return `{"stacks.0.mixer.wq": array, ...}` in tree order, without None leaves."""
-    pairs, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_leaf)
+    pairs, _ = jax.tree_util.tree_flatten_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in pairs}
 
 

@@ -157,10 +157,9 @@ def _as_array(row: Any, number: int) -> np.ndarray:
         raise UserError(problem, remedy=FORMS) from None
 
 
-def pad_left(rows: Sequence[np.ndarray], multiple: int = LENGTHS, least: int = 0) -> Tokens:
+def pad_left(rows: Sequence[np.ndarray], multiple: int = LENGTHS) -> Tokens:
     """Return sequences as a batch whose length is a multiple of a number, padded on the left."""
-    length = max(least, *map(len, rows))
-    length = -(-length // multiple) * multiple
+    length = -(-max(map(len, rows)) // multiple) * multiple
     ids = np.zeros((len(rows), length), np.int32)
     padding = np.ones((len(rows), length), bool)
     for number, row in enumerate(rows):

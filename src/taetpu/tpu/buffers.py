@@ -39,7 +39,7 @@ class Buffer:
     count: int
 
 
-def largest_buffers(folder: Path, count: int = LIMIT) -> list[Buffer]:
+def largest_buffers(folder: Path) -> list[Buffer]:
     """Return the largest buffers of a program, in decreasing order of their total size.
 
     The list is empty if the compiler's dump in `folder` lacks the buffer report or the program text.
@@ -53,7 +53,7 @@ def largest_buffers(folder: Path, count: int = LIMIT) -> list[Buffer]:
     for size, shape, what in _buffers(report.read_text(encoding="utf-8", errors="replace"), names):
         groups[size, shape, what] = groups.get((size, shape, what), 0) + 1
     buffers = [Buffer(size, shape, what, number) for (size, shape, what), number in groups.items()]
-    return sorted(buffers, key=lambda buffer: -buffer.bytes * buffer.count)[:count]
+    return sorted(buffers, key=lambda buffer: -buffer.bytes * buffer.count)[:LIMIT]
 
 
 def _buffers(report: str, names: "_SourceNames") -> Iterator[tuple[int, str, str]]:

@@ -8,13 +8,12 @@ replaces all data in the page. No point of a series is lost or duplicated.
 
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from taetpu.core.errors import UserError
+from taetpu.core.errors import ErrorList, UserError
 from taetpu.report import overview, summary
 from taetpu.report.charts import THEMES, forest_plot
 from taetpu.report.components import TITLE as COMPONENTS
@@ -97,7 +96,7 @@ class Feed:
         self.results: Results | None = None
         self.effects: dict[str, Any] = {}
         self.using = ""
-        self.errors: list[UserError] = []
+        self.errors = ErrorList()
         self.problem = ""
         self._read_at, self._frozen_at = (-1, -1.0), -1.0
         self._unjudged: UserError | None = None
@@ -143,10 +142,10 @@ class Feed:
     def poll(self) -> int:
         """Read new data from the store and return the number of new messages."""
         before = self.number
-        self.errors = []
-        with self._collect_errors():
+        self.errors = ErrorList()
+        with self.errors.collect():
             self._read()
-        problem = "\n".join(dict.fromkeys(map(str, self.errors)))
+        problem = "\n".join(dict.fromkeys(error.message for error in self.errors))
         if problem != self.problem:
             self.problem = problem
             self._send("problem", {"text": problem})
@@ -162,7 +161,7 @@ class Feed:
             self.study, self._frozen_at = {**self.study, **study}, frozen_at
             self._send("study", self.study)
         for run in self.folder.runs():
-            with self._collect_errors():
+            with self.errors.collect():
                 self._read_run(run)
         self._choose_series()
         ended = sum(run.ended for run in self.runs.values())
@@ -207,14 +206,6 @@ class Feed:
         if done:
             known.status = run_state(run)
             self._send("run", {"run": key, "arm": run.arm, "seed": run.seed, "status": known.status})
-
-    @contextmanager
-    def _collect_errors(self) -> Iterator[None]:
-        """Collect a `UserError` raised by unreadable data. The next poll reads the data again."""
-        try:
-            yield
-        except UserError as error:
-            self.errors.append(error)
 
     def _send(self, kind: str, data: Mapping[str, Any]) -> None:
         self.number += 1

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from taetpu.core.errors import UserError
 from taetpu.core.short_repr import short_repr
 from taetpu.data.base import Split
-from taetpu.lens.activations import BATCH_TOKENS, in_batches
+from taetpu.lens.activations import in_batches
 from taetpu.lens.inputs import pad_left
 from taetpu.lens.opened import OpenedModel
 
@@ -66,9 +66,9 @@ class Documents:
             weights.append(kept)
         return replace(self, weights=weights)
 
-    def batches(self, most: int = BATCH_TOKENS) -> Iterator["Batch"]:
-        """Yield the documents in batches of at most `most` tokens, padded on the left."""
-        for numbers, filled, tokens in in_batches(self.inputs, most):
+    def batches(self) -> Iterator["Batch"]:
+        """Yield the documents in batches of `in_batches`, padded on the left."""
+        for numbers, filled, tokens in in_batches(self.inputs):
             length = tokens.ids.shape[1]
             weights = np.zeros(tokens.ids.shape, np.float32)
             for place, i in enumerate(numbers):  # copies that fill a batch have the weight 0
