@@ -238,6 +238,21 @@ class StoredParameters:
             parts.append(f"tokens {hashlib.sha256(self.tokens.astype('<i4').tobytes()).hexdigest()}")
         return ", ".join([*parts, *["first positions"] * bool(self.cut)])
 
+    @property
+    def special_tokens(self) -> dict[str, int | list[int]]:
+        """The settings of the stored model about tokens that begin and end texts, as the task numbers these tokens."""
+        stored = self.model.about.get("special_tokens")
+        if self.drawn or not isinstance(stored, Mapping):
+            return {}
+        if self.tokens is None:
+            return dict(stored)
+        places = {number: place for place, number in enumerate(self.tokens.tolist())}
+        listed = {name: value if isinstance(value, list) else [value] for name, value in stored.items()}
+        kept = {name: [places[number] for number in numbers if number in places] for name, numbers in listed.items()}
+        return {
+            name: numbers if isinstance(stored[name], list) else numbers[0] for name, numbers in kept.items() if numbers
+        }
+
     def facts(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
         """Return which parameters are loaded and drawn, for plans, results and reports.
 

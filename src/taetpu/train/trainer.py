@@ -343,9 +343,10 @@ class PackTrainer:
         files: dict[int, Files] = {}
         for i in self.writer.open:
             model = jax.tree.map(lambda a, i=i: to_host(a[i]) if multi_process() else a[i], models)
-            source = self.source
+            source, start = self.source, self.starts[i] if self.starts else None
             files[i] = to_files(
                 model, self.runs[i].config.model, interface=source.interface, seq_len=source.seq_len,
                 tokenizer=source.tokenizer, tokens=source.unit if source.tokenizer is None else "",
+                special_tokens=None if start is None or source.tokenizer is None else start.special_tokens,
             )  # fmt: skip
         return files
