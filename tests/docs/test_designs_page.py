@@ -1,12 +1,11 @@
-"""Every study of docs/designs.md loads and has the arms that the page names."""
+"""Every study of docs/designs.md loads and has the arms that the page names; those on stored models are trained."""
 
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
-from safetensors.numpy import save
 
+import taetpu
 from taetpu.spec.loading import load_study
 from taetpu.study.arm_stages import ArmStages
 
@@ -26,7 +25,10 @@ ARMS = {
     "tuned.yaml": ["no-rope", "slow"],
     "matched.yaml": ["relu", "deep", "relu@flops", "relu@params", "deep@flops", "deep@params"],
     "looked.yaml": ["no-rope"],
-    "finetuned.yaml": ["scratch", "lora", "last-layer"],
+    "pretrained.yaml": [],
+    "finetuned.yaml": ["scratch", "last-layer", "norms"],
+    "adapted.yaml": ["rank-4", "rank-16"],
+    "pruned.yaml": ["healed-1", "healed-2", "healed-both", "removed-both"],
 }
 
 
@@ -35,19 +37,47 @@ def test_every_yaml_block_is_a_study_of_this_test():
     assert PAGE.count("```yaml") == len(STUDIES)
 
 
+STARTED = ("finetuned.yaml", "adapted.yaml", "pruned.yaml")
+SHORT = ["train.steps=2", "train.batch_size=4", "task.eval_size=8", "train.sample=none"]
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory):
+    """A folder with all studies of the page, of which the one that others start from has been run for a few steps."""
+    folder = tmp_path_factory.mktemp("pretrained")
+    for name, text in STUDIES.items():
+        (folder / name).write_text(text)
+    taetpu.run(folder / "pretrained.yaml", SHORT, root=str(folder / "runs"))
+    return folder
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ARMS)
-def test_a_study_has_the_arms_named_on_the_page(name, tmp_path):
-    (tmp_path / name).write_text(STUDIES[name])
-    for seed in range(5):  # the stored models from which the runs of one study start
-        stored = tmp_path / f"runs/pretrained/runs/baseline/{seed}-0a1b2c3d/model"
-        stored.mkdir(parents=True)
-        (stored / "model.safetensors").write_bytes(save({"norm.weight": np.ones(64, np.float32)}))
-    study = load_study(tmp_path / name)
+def test_a_study_has_the_arms_named_on_the_page(name, pretrained, monkeypatch):
+    monkeypatch.chdir(pretrained)
+    study = load_study(name)
     study.runs()
     stages = ArmStages.of(study)
     assert sorted(arm.name for arm in stages.matched.arms[1:]) == sorted(ARMS[name])
     if stages.trials is not None:
-        assert {arm.name.split("~")[0] for arm in stages.trials.arms} == {"baseline", "no-rope"}
+        tuned = {arm for arm in ARMS[name] if arm != "slow"}
+        assert {arm.name.split("~")[0] for arm in stages.trials.arms} == {"baseline", *tuned}
     if "factorial" in study.design:
         assert ["big", "lr", "norm", "position"] in study.design["factorial"]["words"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STARTED)
+def test_a_study_that_starts_from_a_stored_model_is_trained(name, pretrained, monkeypatch):
+    monkeypatch.chdir(pretrained)
+    outcome = taetpu.run(name, SHORT, root="runs")
+    assert not outcome.failed
+    results = {arm["name"]: arm for arm in outcome.results["arms"]}
+    assert results.keys() >= {"baseline", *ARMS[name]}
+    if name == "pruned.yaml":
+        before, after = (
+            [taetpu.open_run(f"{study}/0").weights() for study in pair]
+            for pair in (("pretrained/baseline", "pretrained/baseline"), ("pruned/removed-both", "pruned/healed-both"))
+        )
+        assert all((after[0][key] == array).all() for key, array in before[0].items())
+        assert not all((after[1][key] == array).all() for key, array in before[1].items())

@@ -56,6 +56,15 @@ def position_parameters(config: Any, sizes: Interface | int, seq_len: int) -> Ma
     return _reshaped(config, (sizes, seq_len), (sizes, 2 * seq_len))
 
 
+@lru_cache(maxsize=256)
+def output_parameters(config: Any, sizes: Interface, seq_len: int) -> Mapping[str, tuple[Shape, Shape]]:
+    """Return the trained arrays whose shape depends on the number of outputs, as `position_parameters`.
+
+    They are empty if the table of tokens is also the output matrix.
+    """
+    return _reshaped(config, (sizes, seq_len), (replace(sizes, outputs=2 * sizes.output_size), seq_len))
+
+
 def _reshaped(config: LMConfig, *sizes: tuple[Interface | int, int]) -> dict[str, tuple[Shape, Shape]]:
     """Return the shapes of the trained arrays that have different shapes in models of two sizes."""
     shapes, others = (

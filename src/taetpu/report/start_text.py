@@ -5,6 +5,7 @@ from typing import Any
 
 PARTS = {
     "vocabulary": "drawn, because `vocabulary` is drawn",
+    "outputs": "drawn, because the model has other outputs",
     "drawn": "drawn, because the model has none of this name and shape",
     "unused": "in the model, but unused",
     "cut": "loaded up to the sequence length",
@@ -22,7 +23,7 @@ def describe_starts(starts: Mapping[str, Mapping[str, Any] | None]) -> list[str]
     for arm, start in starts.items():
         if start:
             note = f"{start['loaded']} parameter{'s' * (start['loaded'] != 1)} loaded from {start['name']}"
-            note += "".join(f"; {what}: {', '.join(start[part])}" for part, what in PARTS.items() if start[part])
+            note += "".join(f"; {what}: {', '.join(start[part])}" for part, what in PARTS.items() if start.get(part))
             arms.setdefault(note, []).append(arm)
     if arms and (drawn := [arm for arm, start in starts.items() if not start]):
         arms["all parameters drawn"] = drawn

@@ -15,7 +15,7 @@ from taetpu.core.plugins import Plugin, attribute_errors
 from taetpu.core.short_repr import shorten_value
 from taetpu.data.base import Source, Task, at_length
 from taetpu.data.tokenizers import StartTokenizerConfig
-from taetpu.nn.named_arrays import position_parameters, vocabulary_parameters
+from taetpu.nn.named_arrays import output_parameters, position_parameters, vocabulary_parameters
 from taetpu.spec.document import Document, format_brief
 from taetpu.spec.error_places import Origins
 from taetpu.spec.eval_sample import Sample
@@ -218,11 +218,19 @@ class Sources:
             if start.vocabulary == "loaded":
                 model.check_vocabulary(source)
         sizes: tuple[Any, Interface, int] = (config.model, source.interface, source.seq_len)
-        cut = model.positions_to_cut(position_parameters(*sizes))
-        made = StoredParameters(model, start.folder.replace(SEED, str(seed)), cut=cut)
-        if start.vocabulary == "drawn":
-            return replace(made, drawn=vocabulary_parameters(*sizes))
-        return replace(made, tokens=None if source.tokenizer is None else source.tokenizer.kept)
+        with locate_errors("model"):
+            positions = position_parameters(*sizes)
+            other = model.predicts_tokens != (source.interface.outputs is None)
+            leading = output_parameters(*sizes) if other else {}
+            drawn = vocabulary_parameters(*sizes) if start.vocabulary == "drawn" else frozenset[str]()
+        return StoredParameters(
+            model,
+            start.folder.replace(SEED, str(seed)),
+            drawn=drawn,
+            tokens=None if drawn or source.tokenizer is None else source.tokenizer.kept,
+            cut=model.positions_to_cut(positions),
+            outputs=frozenset(name for name, (shape, _) in leading.items() if model.fits(name, shape)),
+        )
 
 
 def _start_of(tokenizer: Any, start: StartConfig | None) -> StartConfig | None:

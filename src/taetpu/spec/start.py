@@ -106,6 +106,16 @@ class StoredModel:
             problem = f"the config of {self.where} cannot be read: {dotted_path(error.path)}: {error.problem}"
             raise UserError(problem, remedy="If the model has kinds of a plug-in, list it in plugins.") from None
 
+    @property
+    def predicts_tokens(self) -> bool:
+        """Whether the outputs of the model are the logits of its tokens."""
+        interface = self.about.get("interface")
+        return not isinstance(interface, Mapping) or interface.get("outputs") is None
+
+    def fits(self, name: str, shape: Shape) -> bool:
+        """Return whether a parameter with a name and a shape is stored."""
+        return name in self.arrays and self.arrays[name].shape == shape
+
     @cached_property
     def digest(self) -> str:
         """The SHA-256 of the parameters' file."""
@@ -215,6 +225,8 @@ class StoredParameters:
         tokens: The numbers of the task's tokens in the stored model: int32 `(vocab_size,)`; None if they are equal.
         cut: The logical names of parameters that have more positions in the stored model than the task has tokens.
             The first ones are loaded.
+        outputs: The logical names of parameters that are drawn although the model has them, because they lead to
+            tokens in one of the two, and to other outputs in the other.
     """
 
     model: StoredModel
@@ -222,6 +234,7 @@ class StoredParameters:
     drawn: frozenset[str] = frozenset()
     tokens: np.ndarray | None = None
     cut: frozenset[str] = frozenset()
+    outputs: frozenset[str] = frozenset()
 
     @property
     def where(self) -> str:
@@ -236,7 +249,8 @@ class StoredParameters:
             parts.append("vocabulary drawn")
         elif self.tokens is not None:
             parts.append(f"tokens {hashlib.sha256(self.tokens.astype('<i4').tobytes()).hexdigest()}")
-        return ", ".join([*parts, *["first positions"] * bool(self.cut)])
+        parts += ["first positions"] * bool(self.cut) + ["outputs drawn"] * bool(self.outputs)
+        return ", ".join(parts)
 
     @property
     def special_tokens(self) -> dict[str, int | list[int]]:
@@ -258,17 +272,19 @@ class StoredParameters:
 
         Returns:
             The `name` of the model, the number of `loaded` parameters, and the names of parameters of tokens that are
-            drawn on request (`vocabulary`), that the model lacks (`drawn`), that no parameter fits (`unused`), and of
-            which the first positions are loaded (`cut`). Layers are merged.
+            drawn on request (`vocabulary`), that the model lacks (`drawn`), that no parameter fits (`unused`), of which
+            the first positions are loaded (`cut`), and that lead to other `outputs`. Layers are merged.
 
         Raises:
             UserError: As `fitting`.
         """
         loaded = self.fitting(shapes)
+        known = {*loaded, *self.drawn, *self.outputs}
         names = {
-            "vocabulary": sorted(self.drawn),
-            "drawn": [name for name in shapes if name not in loaded and name not in self.drawn],
-            "unused": [name for name in self.model.arrays if name not in {*loaded, *self.drawn}],
+            "vocabulary": sorted(self.drawn - self.outputs),
+            "outputs": sorted(self.outputs),
+            "drawn": [name for name in shapes if name not in known],
+            "unused": [name for name in self.model.arrays if name not in known],
             "cut": sorted(self.cut & {*loaded}),
         }
         return {"name": self.name, "loaded": len(loaded), **{what: fold_layers(part) for what, part in names.items()}}
@@ -287,7 +303,7 @@ class StoredParameters:
         agreeing = {
             name: array
             for name, stored in self.model.arrays.items()
-            if name in shapes and name not in self.drawn
+            if name in shapes and name not in self.drawn | self.outputs
             if (array := self._part(name, stored, shapes[name])).shape == shapes[name]
         }
         if not agreeing:
