@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -17,7 +17,7 @@ from taetpu.data.digests import digest_file, digest_tokens
 from taetpu.data.mixture import Weights, mix, refuse_shared
 from taetpu.data.next_token import NextTokenTask
 from taetpu.data.remote.fetched import Fetched
-from taetpu.data.remote.sources import fetch, is_remote
+from taetpu.data.remote.sources import describe_origins, fetch, is_remote
 from taetpu.data.stream_source import EVALUATED, StreamSource
 from taetpu.data.text import Count, Share
 from taetpu.data.token_files import Dtype, TokenFile, TokenStream, check_dtype, join_streams, open_token_file
@@ -108,6 +108,7 @@ class TokensTask(NextTokenTask):
             "files": {name: len(part) for name, part in files.items()},
             "layout": files["train"][0].layout,
             "dtype": files["train"][0].tokens.dtype.name,
+            **self._origins(folder),
         }
         return StreamSource(
             streams, self.seq_len, self.vocab_size, facts,
@@ -116,6 +117,13 @@ class TokensTask(NextTokenTask):
             end_token=self.end_token if self.segments else None, eval_lengths=self.eval_lengths,
             mixture=mix(self.source, {name: len(part) for name, part in parts.items()}, self.seq_len),
         )  # fmt: skip
+
+    def _origins(self, folder: Path) -> dict[str, Any]:
+        """Return the fact `fetched`: where files are from that are downloaded; empty without any."""
+        given = {"train": self.source, "val": self.val_source, "test": self.test_source}
+        known = {name: describe_origins(names_of(sources), folder, ENDINGS) for name, sources in given.items()}
+        fetched = {name: about for name, about in known.items() if about}
+        return {"fetched": fetched} if fetched else {}
 
     @property
     def sources(self) -> tuple[str, ...]:

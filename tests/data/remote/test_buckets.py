@@ -74,8 +74,12 @@ def test_a_file_a_pattern_and_a_folder(put, google):
     task = build_component("task", {"kind": "text", "source": "gs://studies/data", "seq_len": 2, "val": 0.4})
     (fetched,) = task.prepare(Path()).facts["fetched"]["train"]
     assert fetched["files"] == 3
-    assert {*fetched["generations"]} == {"data/a.txt", "data/b.jsonl", "data/deep/c.txt"}
     assert task.files(Path()) == []
+    forget()
+    put("data/a.txt", b"first")
+    (again,) = task.prepare(Path()).facts["fetched"]["train"]
+    assert again.pop("generations") != fetched.pop("generations")
+    assert again == fetched
 
 
 def test_copies_are_kept_until_the_object_changes(put, google):

@@ -252,6 +252,40 @@ def test_tokens_of_the_hub(datasets):
     assert whole.prepare(Path()).fingerprint == pattern.prepare(Path()).fingerprint
     assert whole.prepare(Path()).facts["files"] == {"train": 2, "val": 1, "test": 0}
     assert whole.files(Path()) == []
+    (about,) = pattern.prepare(Path()).facts["fetched"]["train"]
+    assert about == {"source": "hf://datasets/their/tokens/*.bin", "commit": COMMIT, "files": 3}
+
+
+@pytest.mark.parametrize("kind", ["text", "tokens"])
+def test_sources_of_a_mixture(datasets, kind):
+    import numpy as np
+
+    def content(seed):
+        return (
+            np.random.default_rng(seed).integers(0, 500, 4000).astype("<u2").tobytes()
+            if kind == "tokens"
+            else rows(seed)
+        )
+
+    ending = "bin" if kind == "tokens" else "jsonl"
+    names = [f"hf://datasets/their/{name}" for name in ("one", "two")]
+    for i, name in enumerate(("one", "two")):
+        parts = {f"{split}.{ending}": content(2 * i + j) for j, split in enumerate(("train", "validation"))}
+        datasets.datasets[f"their/{name}"] = parts
+    settings = {"kind": kind, "seq_len": 16, **({"vocab_size": 500} if kind == "tokens" else {})}
+    source = build_component("task", {**settings, "source": dict.fromkeys(names, 1)}).prepare(Path())
+    assert set(source.mixture.names) == {*names}
+    assert sum(len(about) for about in source.facts["fetched"].values()) >= 2
+
+
+@pytest.mark.parametrize("kind", ["text", "tokens"])
+@pytest.mark.parametrize("source", ["https://huggingface.co/datasets/a/b", "s3://bucket/a.txt"])
+def test_other_schemes_are_refused_with_those_that_are_read(kind, source):
+    settings = {"kind": kind, "seq_len": 16, "source": source, **({"vocab_size": 9} if kind == "tokens" else {})}
+    with pytest.raises(UserError) as caught:
+        build_component("task", settings).prepare(Path())
+    assert source in caught.value.problem
+    assert all(scheme in caught.value.remedy for scheme in ("hf://datasets/", "gs://"))
 
 
 def test_without_the_extra(monkeypatch):

@@ -54,6 +54,8 @@ class GcloudFailed(UserError):
 def fetch_objects(source: str, endings: Collection[str]) -> Fetched:
     """Return the files of an address; they are copied to this machine when they are read.
 
+    The fact `generations` is the SHA-256 digest of the names and generations of the objects.
+
     Args:
         source: the address.
         endings: endings of the files of a folder that can be read.
@@ -77,7 +79,8 @@ def fetch_objects(source: str, endings: Collection[str]) -> Fetched:
     if not names:
         problem = f"{source} has no files to read"
         raise UserError(problem, remedy=f"Use the address of files that end in {', '.join(sorted(endings))}.")
-    about = {"source": source, "generations": {name: objects[name].generation for name in names}}
+    generations = json.dumps([[name, objects[name].generation] for name in names])
+    about = {"source": source, "generations": hashlib.sha256(generations.encode()).hexdigest()}
 
     def open_files(files: Sequence[str]) -> list[tuple[str, Path]]:
         indices = [objects[name] for name in map(index_of, files) if name in objects]

@@ -1,6 +1,6 @@
 """Sources that are no paths, by their form: `hf://...`, `gs://...`, or the name of a published corpus."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ from taetpu.data.remote.named import PUBLISHED, fetch_published
 
 
 def is_remote(source: str) -> bool:
-    """Return whether a machine downloads a source itself, so that it does not travel with a study."""
-    return source in PUBLISHED or source.startswith((hub.SCHEME, buckets.SCHEME))
+    """Return whether a source is no path, so that each machine downloads it itself."""
+    return source in PUBLISHED or "://" in source
 
 
 def fetch(source: str, folder: Path, endings: Collection[str]) -> Fetched:
@@ -35,7 +35,20 @@ def fetch(source: str, folder: Path, endings: Collection[str]) -> Fetched:
         return fetch_published(source)
     if source.startswith(buckets.SCHEME):
         return buckets.fetch_objects(source, endings)
-    return hub.fetch_dataset(source, endings)
+    if source.startswith(hub.SCHEME):
+        return hub.fetch_dataset(source, endings)
+    problem = f"{source!r} is an address that cannot be read"
+    raise UserError(problem, remedy=f"Download its files, or write {hub.FORM}; or gs://BUCKET/PATH.")
+
+
+def describe_origins(sources: Sequence[str], folder: Path, endings: Collection[str]) -> list[dict[str, Any]]:
+    """Return facts about sources for which `is_remote` holds: where their files are from, and how many there are.
+
+    Raises:
+        UserError: see `fetch`.
+    """
+    fetched = [fetch(source, folder, endings) for source in sources if is_remote(source)]
+    return [{**item.about, "files": sum(map(len, item.splits.values()))} for item in fetched]
 
 
 def list_downloads() -> list[dict[str, Any]]:
