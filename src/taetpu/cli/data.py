@@ -128,6 +128,8 @@ def _sequences(config: Any, source: Any, count: int, seed: int) -> list[dict[str
         tokens, segments = np.asarray(batch.tokens[i]), batch.segments
         borders = [] if segments is None else (np.flatnonzero(np.diff(np.asarray(segments[i]))) + 1).tolist()
         scored = int((np.asarray(batch.weights[i]) > 0).sum())
+        if batch.lengths is not None:
+            tokens = tokens[: int(batch.lengths[i])]
         text = source.show(tokens) if source.interface.is_language_model else np.array2string(tokens, threshold=20)
         sequences.append({"text": text, "tokens": len(tokens), "scored": scored, "documents": borders})
         if source.mixture is not None:

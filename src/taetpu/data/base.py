@@ -136,6 +136,8 @@ class Source(ABC):
     """The sources that windows are drawn from with given shares; None if each window is read once in an epoch."""
     names: tuple[str, ...] = ()
     """The names of the tokens, which contain no spaces; empty if the tokens have none."""
+    special_tokens: Mapping[str, int] = {}
+    """Tokens that begin and end texts, as `bos_token_id` and `eos_token_id`; they are stored with a model."""
     can_gather: bool = False
     """Whether `gather` reads single windows. Otherwise, the feed is always resident."""
 

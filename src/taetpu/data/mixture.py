@@ -151,18 +151,24 @@ def shares_of(weights: Mapping[str, float]) -> dict[str, Fraction]:
     return shares
 
 
-def mix(source: Any, tokens: Mapping[str, int], seq_len: int) -> Mixture | None:
+def mix(source: Any, tokens: Mapping[str, int], windows: Mapping[str, int]) -> Mixture | None:
     """Return the mixture of a task; None if its `source` has no weights.
 
     Args:
         source: the task's `source`.
         tokens: the number of training tokens of each source.
-        seq_len: the number of tokens in a window.
+        windows: the number of training windows of each source.
     """
     if not isinstance(source, Mapping):
         return None
-    shares, windows = shares_of(source), tuple((count - 1) // seq_len for count in tokens.values())
-    return Mixture(tuple(tokens), tuple(shares[name] for name in tokens), windows, tuple(tokens.values()))
+    shares = shares_of(source)
+    rows = [(name, shares[name], windows[name], tokens[name]) for name in tokens]
+    return Mixture(*map(tuple, zip(*rows, strict=True)))
+
+
+def count_windows(tokens: Mapping[str, int], seq_len: int) -> dict[str, int]:
+    """Return the number of windows in the numbers of tokens of sources."""
+    return {name: (count - 1) // seq_len for name, count in tokens.items()}
 
 
 def refuse_shared(files: Mapping[str, Iterable[Path]]) -> None:

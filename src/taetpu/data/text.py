@@ -2,28 +2,33 @@
 
 import hashlib
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
 from taetpu.core.config import Size, SlotMark
-from taetpu.core.errors import UserError
+from taetpu.core.errors import UserError, locate_errors
 from taetpu.core.progress import show_progress
 from taetpu.core.registry import register
 from taetpu.data.base import BatchSpec
 from taetpu.data.corpora import Corpus, Sources, has_split, list_local, names_of, open_corpus, origins
 from taetpu.data.document_files import Format, Layout, Per
-from taetpu.data.mixture import Weights, mix, refuse_shared
+from taetpu.data.document_source import DocumentSource, join_rows
+from taetpu.data.mixture import Weights, count_windows, mix, refuse_shared
 from taetpu.data.next_token import NextTokenTask
 from taetpu.data.splitting import SEPARATOR
 from taetpu.data.stream_source import EVALUATED, StreamSource
 from taetpu.data.streamed_text import Prepared, Settings, join_prepared, prepare_text
 from taetpu.data.text_parts import Parts, read_parts
 from taetpu.data.text_source import TextSource
+from taetpu.data.token_cache import SPLITS
 from taetpu.data.token_files import TokenStream, join_streams
 from taetpu.data.tokenizers import CharConfig, Tokenizer, TokenizerConfig
+from taetpu.data.tokenizers.bordered import END, with_borders
+from taetpu.data.tokenizers.files import ReadTokenizerConfig
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(gt=0)]
@@ -72,6 +77,10 @@ class TextTask(NextTokenTask):
     """What a document of a text file is."""
     lines_per_document: Size = 1
     """Number of lines of a document, for `per: line`."""
+    samples: Literal["windows", "documents"] = "windows"
+    """Sequences: `windows` of the text, or whole `documents` between a begin and an end token, padded."""
+    long_documents: Literal["refuse", "crop"] = "refuse"
+    """Documents that do not fit into `seq_len`, with `samples: documents`: an error, or their start is read."""
     tokenizer: Annotated[TokenizerConfig, SlotMark("tokenizer")] = CharConfig()
     """Tokenizer of the text."""
     val: Share = 0.1
@@ -101,7 +110,7 @@ class TextTask(NextTokenTask):
     @property
     def batch(self) -> BatchSpec:
         """See `Task.batch`."""
-        return BatchSpec(segments=self.segments)
+        return BatchSpec(segments=self.segments, lengths=self.samples == "documents")
 
     @property
     def layout(self) -> Layout:
@@ -110,15 +119,23 @@ class TextTask(NextTokenTask):
 
     def prepare(self, folder: Path) -> StreamSource:
         """See `Task.prepare`. Corpora above `LARGE` bytes are tokenized into the cache."""
+        self._check_samples()
         corpora, held_out = self._open(folder)
         if sum(corpus.size for corpus in (*corpora.values(), *held_out.values())) > LARGE:
+            if self.samples == "documents":
+                problem = f"samples are documents, but the corpus has more than {LARGE:,} bytes"
+                raise UserError(problem, path=("samples",), remedy="Use `samples: windows`, or less text.")
             return self._prepare_large(corpora, held_out, folder)
-        separator = SEPARATOR if self.separator == EMPTY_LINE else ""
-        parts = read_parts(corpora, held_out, self._shares(held_out), separator, self.split)
+        documents = self.samples == "documents"
+        separator = SEPARATOR if self.separator == EMPTY_LINE and not documents else ""
+        split = self.split or ("document" if documents else None)
+        parts = read_parts(corpora, held_out, self._shares(held_out), separator, split)
         if self.train_documents is not None:
             for name, part in parts.training.items():
                 _check_crop("train_documents", self.train_documents, len(part), name)
                 parts.training[name] = part[: self.train_documents]
+        if documents:
+            return self._prepare_documents(corpora, held_out, parts, folder)
         texts = parts.texts
         if not texts["train"]:
             raise _too_short("train", 0, self.seq_len)
@@ -129,18 +146,117 @@ class TextTask(NextTokenTask):
         streams, segments, sizes = self._encode(parts, tokenizer)
         self._check_lengths(streams, sizes)
         facts = {
-            "source": self.source if isinstance(self.source, str) else ", ".join(self.source),
-            **origins({**{name or "train": corpus for name, corpus in corpora.items()}, **held_out}),
-            **parts.facts,
-            "characters": {name: len(text) for name, text in texts.items()},
-            "bytes": {name: len(text.encode()) for name, text in texts.items()},
+            **self._facts(corpora, held_out, parts, texts),
             "escape_bits": self._escape_bits(texts, parts, tokenizer),
             **tokenizer.facts,
         }
         return TextSource(
             streams, tokenizer, self.seq_len, _hash_held_out(texts), facts, self.eval_lengths, segments,
-            starts=self.bos is not None, mixture=mix(self.source, sizes, self.seq_len),
+            starts=self.bos is not None, mixture=mix(self.source, sizes, count_windows(sizes, self.seq_len)),
         )  # fmt: skip
+
+    def _check_samples(self) -> None:
+        """Raise `UserError` for a setting that has no meaning with the kind of samples."""
+        if self.samples == "windows":
+            if self.long_documents != "refuse":
+                problem = f"long_documents is {self.long_documents!r}, but samples are windows, which divide documents"
+                raise UserError(problem, path=("long_documents",), remedy="Set `samples: documents`.")
+            return
+        refused = {
+            "segments": "Remove it: a sample is one document.",
+            "eval_lengths": "Remove it: the evaluation documents have their own lengths.",
+            "train_tokens": "Use train_documents.",
+        }
+        for name, remedy in refused.items():
+            if getattr(self, name):
+                raise UserError(f"{name} is set, but samples are documents", path=(name,), remedy=remedy)
+        if self.split == "order":
+            problem = "`split: order` divides documents, but samples are documents"
+            raise UserError(problem, path=("split",), remedy="Use `split: document` or `split: hash`.")
+
+    def _prepare_documents(
+        self, corpora: Mapping[str, Corpus], held_out: Mapping[str, Corpus], parts: Parts, folder: Path
+    ) -> DocumentSource:
+        """Return the source whose sequences are documents."""
+        # The characters are those of the documents. Other tokenizers must not merge the ends of neighbours.
+        glue = "" if isinstance(self.tokenizer, CharConfig) else "\n"
+        tokenizer, ends = self._bordered(glue.join(chain.from_iterable(parts.training.values())), folder)
+        with locate_errors("tokenizer"):
+            training, evaluation = (
+                {name: [np.array([ends[0], *ids, ends[1]], np.int32) for ids in tokenizer.encode_all(part)]
+                 for name, part in texts.items()} for texts in (parts.training, parts.evaluation)
+            )  # fmt: skip
+        limit, cropped = self.seq_len + 1, dict.fromkeys(SPLITS, 0)
+        for texts, encoded in ((parts.training, training), (parts.evaluation, evaluation)):
+            for name, rows in encoded.items():
+                long = [i for i, row in enumerate(rows) if len(row) > limit]
+                if long and self.long_documents == "refuse":
+                    raise self._too_long([(texts[name][i], len(rows[i]) - 1) for i in long], corpora, held_out)
+                cropped[name if encoded is evaluation else "train"] += len(long)
+                encoded[name] = [row[:limit] for row in rows]
+        texts = {"train": [*chain.from_iterable(parts.training.values())], **parts.evaluation}
+        texts = {name: "".join(f"{text}\n" for text in part) for name, part in texts.items()}
+        bits = {name: [*map(tokenizer.escape_bits, parts.evaluation[name])] for name in EVALUATED}
+        facts = {
+            **self._facts(corpora, held_out, parts, texts),
+            "escape_bits": {
+                name: None if None in part or cropped[name] else sum(filter(None, part)) for name, part in bits.items()
+            },
+            **({"cropped": cropped} if any(cropped.values()) else {}),
+            **tokenizer.facts,
+        }
+        seen = f", {self.seq_len} of {tokenizer.unit}" if any(cropped[name] for name in EVALUATED) else ""
+        rows = {"train": [*chain.from_iterable(training.values())], **evaluation}
+        return DocumentSource(
+            {name: join_rows(part) for name, part in rows.items()}, tokenizer, self.seq_len, ends,
+            _hash_held_out(texts) + seen, facts,
+            mix(self.source, {name: sum(map(len, part)) for name, part in training.items()},
+                {name: len(part) for name, part in training.items()}),
+        )  # fmt: skip
+
+    def _bordered(self, text: str, folder: Path) -> tuple[Tokenizer, tuple[int, int]]:
+        """Return the tokenizer of documents, and the numbers of the tokens that begin and end them."""
+        with locate_errors("tokenizer"):
+            tokenizer = self.tokenizer.prepare(text, folder)
+        add = not isinstance(self.tokenizer, ReadTokenizerConfig)
+        end = END if self.separator == EMPTY_LINE else self.separator
+        names = {"separator": end, "bos": self.bos or end}
+        if not add:
+            for field, name in names.items():
+                if tokenizer.number(name) is None:
+                    raise _no_token(field, name)
+        tokenizer = with_borders(tokenizer, names["bos"], end, add=add)
+        first, last = (tokenizer.number(names[field]) for field in ("bos", "separator"))
+        assert first is not None and last is not None  # noqa: PT018
+        return tokenizer, (first, last)
+
+    def _too_long(
+        self, long: list[tuple[str, int]], corpora: Mapping[str, Corpus], held_out: Mapping[str, Corpus]
+    ) -> UserError:
+        """Return the error for documents that do not fit, given with their numbers of tokens."""
+        text, size = long[0]
+        documents = chain.from_iterable((*corpora.values(), *held_out.values()))
+        file, _, number = next(document.name for document in documents if document.text == text).rpartition(":")
+        what = "line" if self.per == "line" and self.lines_per_document == 1 else "document"
+        place = f"{what} {int(number) + 1} of {file}" if file else f"the document {number}"
+        longest = max(size for _, size in long)
+        problem = f"{place} ({text[:20]!r}...) has {size:,} tokens with its end, more than seq_len {self.seq_len}"
+        if len(long) > 1:
+            problem += f", as have {len(long) - 1:,} others; the longest has {longest:,}"
+        remedy = f"Use seq_len {longest}, set `long_documents: crop`, or divide or remove them."
+        return UserError(problem, path=("seq_len",), remedy=remedy)
+
+    def _facts(
+        self, corpora: Mapping[str, Corpus], held_out: Mapping[str, Corpus], parts: Parts, texts: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """Return the facts of a corpus in memory that do not depend on its tokens."""
+        return {
+            "source": self.source if isinstance(self.source, str) else ", ".join(self.source),
+            **origins({**{name or "train": corpus for name, corpus in corpora.items()}, **held_out}),
+            **parts.facts,
+            "characters": {name: len(text) for name, text in texts.items()},
+            "bytes": {name: len(text.encode()) for name, text in texts.items()},
+        }
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -234,7 +350,7 @@ class TextTask(NextTokenTask):
             evaluated=hashlib.sha256(f"{counts.text['val']} {counts.text['test']}".encode()).hexdigest(),
             tokenizer=prepared.tokenizer, starts=self.bos is not None, eval_lengths=self.eval_lengths,
             end_token=prepared.tokenizer.number(self.separator) if self.segments else None,
-            mixture=mix(self.source, sizes, self.seq_len),
+            mixture=mix(self.source, sizes, count_windows(sizes, self.seq_len)),
         )  # fmt: skip
 
     def _encode(self, parts: Parts, tokenizer: Tokenizer) -> tuple[Streams, Streams | None, dict[str, int]]:
@@ -277,11 +393,7 @@ class TextTask(NextTokenTask):
             problem = f"bos is {name!r}, but documents are separated by empty lines, without tokens"
             raise UserError(problem, path=("bos",), remedy="Set `separator` to a token, or remove `bos`.")
         if (number := tokenizer.number(name)) is None:
-            problem = f"the tokenizer has no token {name!r}"
-            remedy = f"Set {field} to a token of the tokenizer" + (
-                ", or to empty-line." if field == "separator" else "."
-            )
-            raise UserError(problem, path=(field,), remedy=remedy)
+            raise _no_token(field, name, ", or to empty-line" if field == "separator" else "")
         return number
 
     def _escape_bits(self, texts: Mapping[str, str], parts: Parts, tokenizer: Tokenizer) -> dict[str, float | None]:
@@ -306,6 +418,11 @@ class TextTask(NextTokenTask):
                     f"the val split has {len(streams['val'])} tokens, so no sequence of {length} tokens has targets"
                 )
                 raise UserError(problem, path=("eval_lengths", i), remedy="Use a shorter length, or raise val.")
+
+
+def _no_token(field: str, name: str, otherwise: str = "") -> UserError:
+    problem = f"the tokenizer has no token {name!r}"
+    return UserError(problem, path=(field,), remedy=f"Set {field} to a token of the tokenizer{otherwise}.")
 
 
 def _check_crop(field: str, wanted: int, available: int, source: str) -> None:

@@ -101,6 +101,8 @@ def _divide(
     split = split or ("document" if len(documents) > 1 else "order")
     if split == "document" and any(shares.values()) and len(group_duplicates(documents)) == 1:
         problem = f"all documents of {source!r} have the same text, so they cannot be split by document"
+        if len(documents) == 1:
+            problem = f"{source!r} has one document, which `split: document` does not divide"
         raise UserError(problem, path=("split",), remedy="Use `split: order`, or a folder with different documents.")
     parts = SPLITTERS[split](documents, shares["val"], shares["test"], separator)
     for name, share in shares.items():

@@ -14,7 +14,7 @@ from taetpu.core.registry import register
 from taetpu.data.base import BatchSpec
 from taetpu.data.corpora import Sources, names_of
 from taetpu.data.digests import digest_file, digest_tokens
-from taetpu.data.mixture import Weights, mix, refuse_shared
+from taetpu.data.mixture import Weights, count_windows, mix, refuse_shared
 from taetpu.data.next_token import NextTokenTask
 from taetpu.data.remote.fetched import Fetched
 from taetpu.data.remote.sources import describe_origins, fetch, is_remote
@@ -102,6 +102,7 @@ class TokensTask(NextTokenTask):
             if len(streams["val"]) <= length:
                 problem = f"the val split has {len(streams['val']):,} tokens, so no sequence of {length} has targets"
                 raise UserError(problem, path=("eval_lengths", i), remedy="Use a shorter length, or more tokens.")
+        sizes = {name: len(part) for name, part in parts.items()}
         files = {name: [file for part in sources.values() for file in part[name]] for name in NAMED}
         facts = {
             "source": ", ".join(file.path.name for file in files["train"][:3]),
@@ -115,7 +116,7 @@ class TokensTask(NextTokenTask):
             digest=" ".join(digest_tokens(file).sha256 for file in files["train"]),
             unit=f"{self.vocab_size} tokens, numbered",
             end_token=self.end_token if self.segments else None, eval_lengths=self.eval_lengths,
-            mixture=mix(self.source, {name: len(part) for name, part in parts.items()}, self.seq_len),
+            mixture=mix(self.source, sizes, count_windows(sizes, self.seq_len)),
         )  # fmt: skip
 
     def _origins(self, folder: Path) -> dict[str, Any]:

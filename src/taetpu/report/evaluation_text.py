@@ -8,7 +8,7 @@ from taetpu.report import summary
 
 NOTABLE = 0.01
 """Share of overlapping windows, and share of escape bits in 8 bits per byte, above which the report mentions them."""
-FACTS = ("overlap", "bytes", "escape_bits", "tokenizer_sample", "fetched", "mixture")
+FACTS = ("overlap", "bytes", "escape_bits", "tokenizer_sample", "fetched", "mixture", "cropped")
 """Names of the facts that tasks record about their text; see `data.base.Source.facts`."""
 
 
@@ -20,7 +20,7 @@ def describe_evaluation_text(data: Mapping[str, Mapping[str, Any]]) -> list[str]
     """
     arms: dict[str, list[str]] = {}
     for arm, facts in data.items():
-        notes = (_fetched_notes, _mixture_notes, _sample_notes, _overlap_notes, _escape_notes)
+        notes = (_fetched_notes, _mixture_notes, _cropped_notes, _sample_notes, _overlap_notes, _escape_notes)
         for sentence in chain.from_iterable(note(facts) for note in notes):
             arms.setdefault(sentence, []).append(arm)
     return [text if len(names) == len(data) else f"{summary.join_and(names)}: {text}" for text, names in arms.items()]
@@ -43,6 +43,12 @@ def _mixture_notes(facts: Mapping[str, Any]) -> Iterator[str]:
         yield f"Shares of the trained windows: {', '.join(sources)}."
 
 
+def _cropped_notes(facts: Mapping[str, Any]) -> Iterator[str]:
+    counts = [f"{count:,} of {split}" for split, count in _by_split(facts, "cropped").items() if count]
+    if counts:
+        yield f"Documents that are cropped to the length of a sequence: {', '.join(counts)}."
+
+
 def _sample_notes(facts: Mapping[str, Any]) -> Iterator[str]:
     sample = _by_split(facts, "tokenizer_sample")
     if {"characters", "of"} <= sample.keys():
@@ -62,7 +68,9 @@ def _escape_notes(facts: Mapping[str, Any]) -> Iterator[str]:
     sizes = _by_split(facts, "bytes")
     for split, bits in _by_split(facts, "escape_bits").items():
         rate = bits / sizes[split] if bits and sizes.get(split) else 0.0
-        if bits is None:
+        if bits is None and _by_split(facts, "cropped").get(split):
+            yield f"{split}/bits_per_byte is not measured, because documents of {split} are cropped."
+        elif bits is None:
             yield f"{split}/bits_per_byte is not measured, because the tokenizer loses part of the text, or changes it."
         elif rate > NOTABLE * 8:
             yield (

@@ -347,6 +347,7 @@ class PackTrainer:
             files[i] = to_files(
                 model, self.runs[i].config.model, interface=source.interface, seq_len=source.seq_len,
                 tokenizer=source.tokenizer, tokens=source.unit if source.tokenizer is None else "",
-                special_tokens=None if start is None or source.tokenizer is None else start.special_tokens,
+                special_tokens=source.special_tokens
+                or (None if start is None or source.tokenizer is None else start.special_tokens),
             )  # fmt: skip
         return files
