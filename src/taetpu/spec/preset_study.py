@@ -26,7 +26,7 @@ study: {name}
 base:
   task:
     kind: text
-    source: python-docs          # or a path to a text file or folder, relative to this file
+    source: python-docs          # or a text file or folder beside this file, or a name: taetpu catalog corpus
     tokenizer: {{kind: char}}
     seq_len: {seq_len}
   model: {{preset: {start}, dim: {dim}, num_layers: {num_layers}}}

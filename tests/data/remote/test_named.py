@@ -173,6 +173,12 @@ def test_without_a_network_the_message_says_what_to_fetch_and_where_to_put_it(pu
     assert read().encode() == PLAY
 
 
+def test_a_split_that_was_not_published(published, monkeypatch):
+    error = refusal(source="tinystories", split="test")
+    assert all(name in error.problem for name in ("tinystories", "'train'", "'val'"))
+    assert "share" in error.remedy
+
+
 def test_an_address_that_is_gone(published):
     published.gone.add("/plays/input.txt")
     error = refusal()

@@ -143,8 +143,9 @@ def stage(bucket: str, objects: Sequence[Object]) -> None:
     with explain_os_error("copy files of a bucket", folder, option="TAETPU_CACHE"), locked(folder) as lock:
         missing = [item for item in objects if not _is_staged(bucket, item)]
         needed = sum(item.size for item in missing)
-        if needed > (free := free_bytes(folder)):
-            problem = f"{SCHEME}{bucket}: {needed:,} bytes are to be copied, but {folder} has room for {free:,}"
+        begun = sum(part.stat().st_size for item in missing if (part := _part(bucket, item)).is_file())
+        if needed - begun > (free := free_bytes(folder)):
+            problem = f"{SCHEME}{bucket}: {needed - begun:,} bytes are to be copied, but {folder} has room for {free:,}"
             raise UserError(problem, remedy="Set TAETPU_CACHE to a folder on a larger disk.")
         done = 0
         with show_progress(f"{SCHEME}{bucket}") as progress, ThreadPoolExecutor(THREADS, "copy") as pool:
@@ -161,7 +162,7 @@ def _copy(bucket: str, item: Object, lock: int) -> int:
     is near the start of most files of tokens.
     """
     file, address = _place(bucket, item.name), f"{SCHEME}{bucket}/{item.name}"
-    part = file.with_name(f"{file.name}.{item.generation}.part")
+    part = _part(bucket, item)
     file.parent.mkdir(parents=True, exist_ok=True)
     for other in file.parent.glob(f"{glob.escape(file.name)}.*.part"):
         if other != part:
@@ -183,6 +184,11 @@ def _copy(bucket: str, item: Object, lock: int) -> int:
 
 def _place(bucket: str, name: str) -> Path:
     return cache_folder() / "buckets" / bucket / "objects" / name
+
+
+def _part(bucket: str, item: Object) -> Path:
+    file = _place(bucket, item.name)
+    return file.with_name(f"{file.name}.{item.generation}.part")
 
 
 def _state(file: Path) -> Path:

@@ -52,7 +52,10 @@ class Fetched:
         name = self.own_split(wanted) or (next(iter(self.splits)) if len(self.splits) == 1 else None)
         if name is None:
             problem = f"{self.source} has no split for {wanted}, but {', '.join(map(repr, self.splits))}"
-            raise UserError(problem, remedy=f"Add ?split=NAME, e.g. ?split={next(iter(self.splits))}.")
+            remedy = "Use a share of the training data, or other files."
+            if "://" in self.source:
+                remedy = f"Name a split after the question mark, e.g. ?split={next(iter(self.splits))}."
+            raise UserError(problem, remedy=remedy)
         return name
 
 

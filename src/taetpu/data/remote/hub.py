@@ -20,7 +20,8 @@ from taetpu.core.atomic_files import explain_os_error, write_file
 from taetpu.core.errors import UserError
 from taetpu.core.hub_errors import HubUnreachable, explain_hub_errors
 from taetpu.core.jax_setup import cache_folder
-from taetpu.data.digests import digest_file
+from taetpu.core.progress import show_progress
+from taetpu.data.digests import Progress, digest_file
 from taetpu.data.remote.fetched import NAMED, Fetched, index_of, is_pattern
 from taetpu.data.remote.splits import ending_of, find_splits, matching, visible
 
@@ -246,15 +247,16 @@ def download(address: Address, listing: Listing, files: Sequence[str]) -> list[t
             for file in files
         ]
     for file, path in paths:
-        _verify(path, listing.files[file], f"{address.name}@{listing.commit}/{file}")
+        with show_progress("digest") as progress:
+            _verify(path, listing.files[file], f"{address.name}@{listing.commit}/{file}", progress)
     return paths
 
 
-def _verify(path: Path, stated: File, place: str) -> None:
+def _verify(path: Path, stated: File, place: str, progress: Progress | None) -> None:
     """Raise `UserError` if a file has another size or content than the hub said."""
     size = path.stat().st_size
     wrong = f"{size:,} bytes, but the hub says {stated.size:,}" if size != stated.size else ""
-    if not wrong and stated.sha256 and (digest := digest_file(path)) != stated.sha256:
+    if not wrong and stated.sha256 and (digest := digest_file(path, progress)) != stated.sha256:
         wrong = f"the SHA-256 {digest}, but the hub says {stated.sha256}"
     if not wrong and not stated.sha256:
         content = path.read_bytes()

@@ -50,8 +50,8 @@ def find_splits(files: Sequence[str], card: Mapping[str, Any], config: str | Non
     splits = _of_one_format(splits, endings)
     if not splits:
         kinds = ", ".join(sorted({PurePosixPath(file).suffix for file in files} - {""})) or "nothing"
-        problem = f"none of the dataset's {len(files)} files can be read, but only {', '.join(sorted(endings))}"
-        raise UserError(f"{problem}; it has {kinds}", remedy="Name its files, e.g. .../data/*.parquet.")
+        problem = f"the dataset has {kinds}, but no file that ends in {', '.join(sorted(endings))}"
+        raise UserError(problem, remedy="Name its files, e.g. .../data/*.parquet.")
     return splits
 
 
