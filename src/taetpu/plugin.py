@@ -11,6 +11,7 @@ from taetpu.core.model_interface import Interface
 from taetpu.core.registry import open_slot, register
 from taetpu.core.sites import site
 from taetpu.data.base import Batch, BatchSpec
+from taetpu.data.function_task import task_function
 from taetpu.data.synthetic.generated import GeneratedTask
 from taetpu.nn.common import Context, Dims, Fixed, Identity, project
 from taetpu.nn.head import HeadConfig, HeadInputs
@@ -64,4 +65,5 @@ __all__ = [
     "register",
     "scale_layers",
     "site",
+    "task_function",
 ]

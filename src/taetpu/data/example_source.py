@@ -10,6 +10,7 @@ from jaxtyping import Array, Int
 from taetpu.core.keys import Key
 from taetpu.core.model_interface import Interface
 from taetpu.data.base import Batch, Source, Split, epoch_rows
+from taetpu.data.tokenizers import Tokenizer
 
 
 class ExampleSource(Source):
@@ -18,9 +19,10 @@ class ExampleSource(Source):
     Args:
         parts: The examples of `train`, `val` and `test`: the arrays of a `Batch`, in its order, with a leading axis of
             examples. Evaluation sets may be absent or empty.
-        names: The names of the tokens.
+        names: The names of the tokens; empty if there is a tokenizer.
         facts: Facts for reports.
         interface: The sizes of the model's inputs and outputs; by default, from the tokens to their logits.
+        tokenizer: The tokenizer, if the tokens are text.
     """
 
     can_gather = True
@@ -31,6 +33,7 @@ class ExampleSource(Source):
         names: Sequence[str],
         facts: dict[str, Any],
         interface: Interface | None = None,
+        tokenizer: Tokenizer | None = None,
     ):
         by_part: dict[str, dict[str, Any]] = {
             part: dict(zip(Batch._fields, arrays, strict=False)) for part, arrays in parts.items()
@@ -40,13 +43,14 @@ class ExampleSource(Source):
             part: Split(**arrays, num_bytes=None) for part, arrays in by_part.items() if len(arrays["tokens"])
         }
         self.num_windows, self.seq_len = self._train["weights"].shape
-        self.names, self.vocab_size = tuple(names), len(names)
+        self.names, self.tokenizer = tuple(names), tokenizer
+        self.vocab_size = len(names) if tokenizer is None else tokenizer.vocab_size
         self._interface = interface or Interface(self.vocab_size)
         sizes = {"train": self.num_windows, **{part: len(arrays["tokens"]) for part, arrays in by_part.items()}}
         self._facts = {"vocab_size": self.vocab_size, "examples": sizes, **facts}
         self.evaluated = _digest(part for name, part in parts.items() if name != "train")
         self.fingerprint = _digest(parts.values())
-        self.unit = " ".join(self.names)
+        self.unit = " ".join(self.names) if tokenizer is None else tokenizer.unit
 
     @property
     def interface(self) -> Interface:
@@ -79,6 +83,10 @@ class ExampleSource(Source):
     def evaluation(self, split: str) -> Split | None:
         """See `Source.evaluation`."""
         return self._splits.get(split)
+
+    def show(self, ids: Any) -> str:
+        """See `Source.show`."""
+        return super().show(ids) if self.tokenizer is None else self.tokenizer.decode(ids)
 
     def prompt(self) -> np.ndarray:
         """Return the first example up to its first scored position."""
