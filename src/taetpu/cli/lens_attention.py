@@ -64,7 +64,7 @@ def attention(options: AttentionOptions) -> None:
     if options.as_json:
         print_json(result.to_dict())
     else:
-        print_table([{name: _format(value) for name, value in row.items()} for row in result.rows()])
+        print_table(result.rows(), floats=".3f")
         print_text("entropy in nats; the others are mean attention weights")
     if options.out is not None and options.out.suffix == ".npz":
         result.save(options.out)
@@ -101,12 +101,8 @@ def scores(options: ScoresOptions) -> None:
     if options.as_json:
         print_json(scored.to_dict())
     else:
-        print_table([{name: _format(value) for name, value in row.items()} for row in scored.rows()])
+        print_table(scored.rows(), floats=".3f")
         uniform = ", ".join(f"{kind} {scored.uniform[kind]:.3f}" for kind in KINDS)
         print_text(f"{scored.sequences} sequences of {scored.length} random tokens, repeated once; "
                    f"scores of uniform attention: {uniform}")  # fmt: skip
     write_picture(scored.chart, options.out)
-
-
-def _format(value: object) -> object:
-    return f"{value:.3f}" if isinstance(value, float) else value

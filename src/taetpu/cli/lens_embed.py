@@ -49,8 +49,7 @@ def embed(options: EmbedOptions) -> None:
     if options.as_json:
         print_json(embeddings.to_dict())
     else:
-        print_table([{name: f"{value:.4g}" if isinstance(value, float) else value
-                      for name, value in embeddings.row().items()}])  # fmt: skip
+        print_table([embeddings.row()], floats=".4g")
     if options.out is not None:
         embeddings.save(options.out)
         log(f"wrote {options.out}")

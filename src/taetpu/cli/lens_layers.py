@@ -148,8 +148,7 @@ def norms(options: NormsOptions) -> None:
     if options.as_json:
         print_json(table.to_dict())
     else:
-        print_table([{name: f"{value:.3f}" if isinstance(value, float) else value for name, value in row.items()}
-                     for row in table.rows()])  # fmt: skip
+        print_table(table.rows(), floats=".3f")
     if table.not_finite is not None:
         places = table.not_finite_positions
         shown = ", ".join(f"{place} ({table.texts[place]!r})" for place in places[:MAX_PLACES])

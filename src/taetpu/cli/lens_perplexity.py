@@ -93,7 +93,7 @@ def _print_result(measured: "Perplexity", per_token: bool) -> None:
 
     rows = measured.rows()
     shown = rows if len(rows) <= SHOWN else rows[-1:]
-    print_table([{name: _format(value) for name, value in row.items()} for row in shown])
+    print_table(shown, floats=".4g")
     where = f", windows of {measured.window:,} tokens"
     where += "" if measured.stride == measured.window else f" that start every {measured.stride:,} tokens"
     where = where if measured.has_windows else ""
@@ -103,7 +103,3 @@ def _print_result(measured: "Perplexity", per_token: bool) -> None:
         typer.echo()
         print_table([{**row, "token": visible(row["token"]), "loss": f"{row['loss']:.4f}"}
                      for row in text.token_rows()])  # fmt: skip
-
-
-def _format(value: object) -> object:
-    return f"{value:.4g}" if isinstance(value, float) else value

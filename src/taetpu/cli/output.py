@@ -60,11 +60,18 @@ def print_json(data: Any) -> None:
     typer.echo(json.dumps(finite(data), indent=2, allow_nan=False))
 
 
-def print_table(rows: list[dict[str, Any]]) -> None:
-    """Print a table of rows that have the same keys; see `build_table`."""
+def print_table(rows: list[dict[str, Any]], floats: str = "") -> None:
+    """Print a table of rows that have the same keys; see `build_table`.
+
+    Args:
+        rows: The rows.
+        floats: The format of floating-point numbers, such as `.3f`.
+    """
     from rich.console import Console
 
     console = Console()
+    if floats:
+        rows = [{name: f"{v:{floats}}" if isinstance(v, float) else v for name, v in row.items()} for row in rows]
     table = build_table(rows, console)
     Console(soft_wrap=False, width=max(console.width, table.width or 0)).print(table)
 
