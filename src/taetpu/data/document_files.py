@@ -19,7 +19,9 @@ from taetpu.core.errors import UserError
 
 Format = Literal["text", "jsonl", "csv", "tsv", "parquet", "arrow"]
 Per = Literal["file", "line", "blank-line"]
-LONGEST_LINE = 2**30
+LONGEST_FILE = 2**28
+"""Number of bytes from which a text file that is one document is refused."""
+LONGEST_LINE = 2**27
 """Number of bytes from which a line of JSON or of `per: line` is refused."""
 LONGEST_CELL = 2**27
 """Number of characters from which a cell of CSV is refused."""
@@ -115,6 +117,8 @@ def _lines(file: Path, longest: int = LONGEST_LINE) -> Iterator[tuple[int, str]]
             if len(line) == longest:
                 problem = f"line {number} of {file} is longer than {longest:,} bytes"
                 raise UserError(problem, path=("source",), remedy="Divide it into several documents.")
+            if b"\0" in line:
+                raise _zero_byte(file, f"line {number}")
             try:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
@@ -152,7 +156,18 @@ def read_whole(file: Path) -> str:
     """Return the content of a text file without a byte order mark."""
     unpack = UNPACK.get(file.suffix.lower())
     with unpack(file) if unpack else file.open("rb") as raw:
-        return raw.read().decode("utf-8-sig")
+        content = raw.read(LONGEST_FILE + 1)
+    if len(content) > LONGEST_FILE:
+        problem = f"{file} is one document of more than {LONGEST_FILE:,} bytes"
+        raise UserError(problem, path=("per",), remedy="Set `per: line` or `per: blank-line`, or divide the file.")
+    if b"\0" in content:
+        raise _zero_byte(file, f"byte {content.index(0):,}")
+    return content.decode("utf-8-sig")
+
+
+def _zero_byte(file: Path, where: str) -> UserError:
+    problem = f"{file} has a byte 0 at {where}, which text does not have"
+    return UserError(problem, path=("source",), remedy="Copy the file again, or remove the zeros.")
 
 
 def read_json_lines(file: Path, layout: Layout) -> Iterator[str]:

@@ -124,9 +124,7 @@ def prepare_text(
     with explain_os_error("tokenize the corpus", folder, option="TAETPU_CACHE"), locked(folder):
         if not (folder / TOKENIZER).is_file():
             if trained is None:
-                sample = training_sample(mixed or [corpora["train"]], settings, tokenizer.sample)
-                with _about_tokenizer():
-                    trained = tokenizer.prepare(sample, study)
+                trained = _train(tokenizer, mixed or [corpora["train"]], settings, study)
             write_file(folder / TOKENIZER, trained.to_json().encode(), replace=True)
         known = tokenizer.reopen(read_tokenizer(folder), study)
         begin, end = (check(name, known) for name in ("bos", "separator"))
@@ -169,6 +167,13 @@ def join_prepared(parts: Sequence[Prepared], held_out: Collection[str]) -> Prepa
         total.text[name] = hashlib.sha256(total.text[name].encode()).hexdigest() if total.text[name] else ""
     digest = " ".join(part.digest for part in parts)
     return Prepared(files, first.tokenizer, total, digest, sum(part.sampled for part in parts))
+
+
+def _train(tokenizer: TokenizerConfig, corpora: Sequence[Corpus], settings: Settings, study: Path) -> Tokenizer:
+    """Return the trained tokenizer. The text of which it is trained is not kept."""
+    sample = training_sample(corpora, settings, tokenizer.sample)
+    with _about_tokenizer():
+        return tokenizer.prepare(sample, study)
 
 
 def _held_out(corpora: Mapping[str, Corpus]) -> frozenset[bytes]:

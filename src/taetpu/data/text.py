@@ -29,6 +29,7 @@ from taetpu.data.token_files import TokenStream, join_streams
 from taetpu.data.tokenizers import CharConfig, Tokenizer, TokenizerConfig
 from taetpu.data.tokenizers.bordered import END, with_borders
 from taetpu.data.tokenizers.files import ReadTokenizerConfig
+from taetpu.data.unknown_tokens import find_unknown, unknown_facts
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(gt=0)]
@@ -148,6 +149,8 @@ class TextTask(NextTokenTask):
         facts = {
             **self._facts(corpora, held_out, parts, texts),
             "escape_bits": self._escape_bits(texts, parts, tokenizer),
+            "longest": parts.longest,
+            **find_unknown(texts, streams, tokenizer),
             **tokenizer.facts,
         }
         return TextSource(
@@ -341,6 +344,8 @@ class TextTask(NextTokenTask):
             "characters": counts.characters,
             "bytes": counts.bytes,
             "escape_bits": counts.escape_bits,
+            "longest": counts.longest,
+            **unknown_facts(counts.unknown, counts.tokens, counts.unknown_texts),
             **prepared.tokenizer.facts,
             **({"tokenizer_sample": prepared.sample} if prepared.sample else {}),
         }

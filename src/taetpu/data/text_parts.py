@@ -37,6 +37,12 @@ class Parts(NamedTuple):
     facts: dict[str, Any]
 
     @property
+    def longest(self) -> dict[str, int]:
+        """The number of characters of the longest document of each split, with the separator."""
+        parts = {"train": [*chain.from_iterable(self.training.values())], **self.evaluation}
+        return {name: max(map(len, part), default=0) for name, part in parts.items()}
+
+    @property
     def texts(self) -> dict[str, str]:
         """The text of each split."""
         return {"train": "".join(chain.from_iterable(self.training.values()))} | {

@@ -40,7 +40,7 @@ class Counts:
         documents: number of documents of each corpus that were read.
         kept: number of documents of each split.
         tokens, characters, bytes: numbers of each split. `bytes` are UTF-8.
-        longest: number of tokens of the longest document of each split.
+        longest: number of characters of the longest document of each split, with the text after it.
         escape_bits: see `Tokenizer.escape_bits`, of evaluation splits.
         unknown: number of unknown tokens of each split.
         unknown_texts: the commonest characters and words that became unknown tokens, with their counts.
@@ -103,7 +103,7 @@ class TokenWriter:
             counts.tokens[split] += len(tokens)
             counts.characters[split] += int(part.characters[:kept].sum())
             counts.bytes[split] += int(part.bytes[:kept].sum())
-            counts.longest[split] = max(counts.longest[split], int(part.lengths[:kept].max(initial=0)))
+            counts.longest[split] = max(counts.longest[split], int(part.characters[:kept].max(initial=0)))
             for bits in part.escape_bits[:kept]:
                 before = counts.escape_bits[split]
                 counts.escape_bits[split] = None if before is None or bits is None else before + bits
