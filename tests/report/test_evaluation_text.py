@@ -21,6 +21,19 @@ def test_sentences_name_the_arms_unless_they_apply_to_all():
     ]
 
 
+def test_the_sample_that_overlap_was_searched_in_is_named():
+    leaky = {"overlap": {"val": 0.5}, "overlap_sample": {"tokens": 16_777_216, "of": 2_000_000_000}}
+    (sentence,) = describe_evaluation_text({"baseline": leaky})
+    assert [value for value in ("50 %", "16,777,216", "2,000,000,000") if value not in sentence] == []
+
+
+def test_unknown_tokens_are_named():
+    facts = {"unknown": {"train": NOTABLE / 2, "val": 0.25}, "commonest_unknown": {"\\xdf": 40, "a": 1}}
+    (sentence,) = describe_evaluation_text({"baseline": facts})
+    assert [value in sentence for value in ("25 % of val", "train", "xdf", "'a'")] == [True, False, True, True]
+    assert describe_evaluation_text({"baseline": {**facts, "unknown": {"val": NOTABLE}}}) == []
+
+
 def test_characters_without_a_token_are_described():
     for bits, start in ((400.0, "val/bits_per_byte includes 0.5 "), (None, "val/bits_per_byte is not measured")):
         (sentence,) = describe_evaluation_text({"baseline": {**CLEAN, "escape_bits": {"val": bits}}})

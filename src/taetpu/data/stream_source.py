@@ -164,6 +164,7 @@ class StreamSource(Source):
             "tokens": {name: len(stream) for name, stream in self.streams.items()},
             "windows": self.num_windows,
             "overlap": {name: overlap(sample, self.streams[name][:]) for name in EVALUATED},
+            **({} if whole else {"overlap_sample": {"tokens": len(sample), "of": len(self.streams["train"])}}),
             "chance_loss": math.log(self.vocab_size),
             "bayes_loss": None,
             "decoy_loss": bigram_loss(sample, val, self.vocab_size),

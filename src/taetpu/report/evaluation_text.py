@@ -8,7 +8,10 @@ from taetpu.report import summary
 
 NOTABLE = 0.01
 """Share of overlapping windows, and share of escape bits in 8 bits per byte, above which the report mentions them."""
-FACTS = ("overlap", "bytes", "escape_bits", "tokenizer_sample", "fetched", "mixture", "cropped")
+FACTS = (
+    "overlap", "overlap_sample", "bytes", "escape_bits", "unknown", "commonest_unknown", "tokenizer_sample", "fetched",
+    "mixture", "cropped",
+)  # fmt: skip
 """Names of the facts that tasks record about their text; see `data.base.Source.facts`."""
 
 
@@ -20,7 +23,9 @@ def describe_evaluation_text(data: Mapping[str, Mapping[str, Any]]) -> list[str]
     """
     arms: dict[str, list[str]] = {}
     for arm, facts in data.items():
-        notes = (_fetched_notes, _mixture_notes, _cropped_notes, _sample_notes, _overlap_notes, _escape_notes)
+        notes = (
+            _fetched_notes, _mixture_notes, _cropped_notes, _sample_notes, _overlap_notes, _unknown_notes, _escape_notes
+        )  # fmt: skip
         for sentence in chain.from_iterable(note(facts) for note in notes):
             arms.setdefault(sentence, []).append(arm)
     return [text if len(names) == len(data) else f"{summary.join_and(names)}: {text}" for text, names in arms.items()]
@@ -56,12 +61,22 @@ def _sample_notes(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _overlap_notes(facts: Mapping[str, Any]) -> Iterator[str]:
+    sample = _by_split(facts, "overlap_sample")
+    where = f"{sample['tokens']:,} of {sample['of']:,} training tokens" if sample else "the training split"
     for split, share in _by_split(facts, "overlap").items():
         if share is not None and share > NOTABLE:
             yield (
-                f"{_percent(share)} of the 64-token windows of {split} occur verbatim in the training split, "
+                f"{_percent(share)} of the 64-token windows of {split} occur verbatim in {where}, "
                 "so memorization lowers the loss."
             )
+
+
+def _unknown_notes(facts: Mapping[str, Any]) -> Iterator[str]:
+    shares = {name: share for name, share in _by_split(facts, "unknown").items() if share > NOTABLE}
+    if shares:
+        listed = ", ".join(f"{_percent(share)} of {name}" for name, share in shares.items())
+        texts = ", ".join(map(repr, _by_split(facts, "commonest_unknown")))
+        yield f"Unknown tokens: {listed}. The commonest are for {texts}."
 
 
 def _escape_notes(facts: Mapping[str, Any]) -> Iterator[str]:
