@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taetpu.core.config_parsing import build_component
+from taetpu.data import base
 from taetpu.data.base import epoch_rows, evaluation_order, evaluation_split, permutation, train_windows
 
 sizes = st.integers(1, 20)
@@ -89,3 +90,16 @@ def test_late_steps_are_as_cheap_as_early_ones(far: int):
     rows = epoch_rows(3, far, 2, 4, 7)
     assert rows.shape == (2, 4)
     assert set(rows.ravel()) <= set(range(7))
+
+
+def test_long_orders_are_mapped_from_the_disk_and_are_the_same(tmp_path, monkeypatch):
+    monkeypatch.setenv("TAETPU_CACHE", str(tmp_path / "cache"))
+    in_memory = base.permutation.__wrapped__(3, 1, 5000)
+    monkeypatch.setattr(base, "MOST_IN_MEMORY", 4999)
+    mapped = base.permutation.__wrapped__(3, 1, 5000)
+    assert isinstance(mapped, np.memmap)
+    assert not mapped.flags.writeable
+    assert np.array_equal(mapped, in_memory)
+    assert [*(tmp_path / "cache").iterdir()] == []
+    monkeypatch.setenv("TAETPU_CACHE", "/proc/no such folder")
+    assert np.array_equal(base.permutation.__wrapped__(3, 1, 5000), in_memory)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 import jax
@@ -21,6 +22,7 @@ from pydantic import Field, field_validator
 
 from taetpu.core.config import Component, Size
 from taetpu.core.errors import UserError, shorten
+from taetpu.core.jax_setup import cache_folder
 from taetpu.core.keys import Key
 from taetpu.core.metric_spec import ACCURACY, LOSS, MetricSpec
 from taetpu.core.model_interface import Interface
@@ -318,6 +320,8 @@ def at_length(length: int) -> str:
     return f"val@{length}"
 
 
+MOST_IN_MEMORY = 2**20
+"""Number of windows up to which the order of an epoch is kept in memory; the order of more is memory-mapped."""
 MOST_STORED = 2**24
 """Number of windows up to which the order of an epoch is stored. The order of more is computed place by place."""
 
@@ -331,7 +335,23 @@ def permutation(seed: int, epoch: int, num_windows: int) -> np.ndarray:
     words = np.random.Philox(key=np.array([seed, epoch], np.uint64)).random_raw(num_windows)
     order = np.argsort(words, kind="stable").astype(np.int32)
     order.setflags(write=False)
-    return order
+    return order if num_windows <= MOST_IN_MEMORY else _on_disk(order)
+
+
+def _on_disk(order: np.ndarray) -> np.ndarray:
+    """Return an array that is memory-mapped from a file without a name, or the array itself if the disk is full.
+
+    A study with many seeds has as many orders, which would need gigabytes of memory.
+    """
+    folder = cache_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder) as file:
+            file.write(order.data)
+            file.flush()
+            return np.memmap(file, order.dtype, "r", shape=order.shape)
+    except OSError:
+        return order
 
 
 def epoch_rows(
