@@ -15,13 +15,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.tokenizer_files import train_bpe
+from tokenizers import processors
 
+from taetpu.cli.data import _lines
 from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
-from taetpu.data import corpora, splitting
+from taetpu.data import corpora, splitting, text
 from taetpu.data.base import Source
 from taetpu.data.bigrams import bigram_loss
 from taetpu.data.document_files import Layout
+from taetpu.data.text_source import TextSource
 
 KEY = jax.random.key(0)
 
@@ -385,3 +389,69 @@ def test_a_file_name_may_contain_any_bytes(folder: Path):
     for i in range(2):
         Path(os.fsdecode(os.fsencode(folder / "docs") + b"/\xff%d.txt" % i)).write_text("more text " * 5)
     assert prepared(folder, source="docs").facts["documents"] == 22
+
+
+# --- tokens that a tokenizer adds to a text, splits by hash, cropped training text -----------------------------------
+
+DOCUMENTS = [f"words of the document {i * i}, and more of them" for i in range(30)]
+
+
+@pytest.fixture
+def bracketed(tmp_path: Path) -> Path:
+    """Return a folder with documents and a tokenizer that adds `[CLS]` before and `[SEP]` after a text."""
+    inner = train_bpe("\n".join(DOCUMENTS))
+    inner.add_special_tokens(["[CLS]", "[SEP]"])
+    numbers = [(name, inner.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
+    inner.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=numbers)
+    (tmp_path / "tokenizer.json").write_text(inner.to_str())
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"text": "{text}"}}\n' for text in DOCUMENTS))
+    return tmp_path
+
+
+@pytest.mark.parametrize(("large", "split"), [(False, "hash"), (False, "document"), (True, "hash")])
+def test_each_document_has_the_tokens_that_the_tokenizer_adds(bracketed: Path, large: bool, split: str, monkeypatch):
+    monkeypatch.setenv("TAETPU_CACHE", str(bracketed / "cache"))
+    if large:
+        monkeypatch.setattr(text, "LARGE", 100)
+    read = {"kind": "file", "path": "tokenizer.json"}
+    source: Any = prepared(bracketed, source="rows.jsonl", tokenizer=read, split=split, val=0.3)
+    assert isinstance(source, TextSource) is not large
+    first, last = (source.tokenizer.number(name) for name in ("[CLS]", "[SEP]"))
+    count = 0
+    for name in ("train", "val"):
+        stream = source.streams[name][:]
+        assert (stream[0], stream[-1]) == (first, last)
+        assert (stream == first).sum() == (stream == last).sum() > 1
+        assert (stream[1:][stream[:-1] == last] == first).all()
+        count += int((stream == first).sum())
+    assert count == len(DOCUMENTS)
+    held_out = source.evaluation("val")
+    assert held_out.unpredicted_bits == 0  # the first token is that of the tokenizer
+    named = prepared(bracketed, source="rows.jsonl", tokenizer=read, split="hash", separator="[SEP]")
+    assert (named.streams["train"][:] == first).sum() == 0  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize(("texts", "count"), [(["one document " * 30], "one"), (["a b " * 30, "c d " * 30], "2")])
+def test_a_split_without_documents_is_named(tmp_path: Path, large: bool, texts: list[str], count: str, monkeypatch):
+    monkeypatch.setenv("TAETPU_CACHE", str(tmp_path / "cache"))
+    if large:
+        monkeypatch.setattr(text, "LARGE", 10)
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"text": "{part}"}}\n' for part in texts))
+    with pytest.raises(UserError) as caught:
+        prepared(tmp_path, source="rows.jsonl", split="hash", val=0.0001)
+    assert caught.value.path == ("split",)
+    assert count in caught.value.problem
+    assert "val" in caught.value.problem
+    assert "hash" in caught.value.problem
+
+
+def test_bytes_per_token_are_those_of_the_whole_training_text(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("TAETPU_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"text": "{text}"}}\n' for text in DOCUMENTS))
+    for limit in (2**28, 100):
+        monkeypatch.setattr(text, "LARGE", limit)
+        facts = prepared(tmp_path, source="rows.jsonl", split="hash", tokenizer="byte", train_tokens=100).facts
+        assert facts["tokens"]["train"] == 100
+        assert facts["uncropped"] == {"train": facts["bytes"]["train"]}
+        assert "train 1" in dict(_lines(facts))["bytes per token"]

@@ -3,6 +3,7 @@
 All of them are plug-ins, written from docs/plugins.md: one file each.
 """
 
+import re
 import shutil
 from pathlib import Path
 
@@ -193,6 +194,24 @@ def test_no_value_in_padding_changes_a_loss(name, arm, written):
     compute = jax.jit(lambda batch: gradients(model, batch, jax.random.key(3), now, context))
     for first, second in zip(*map(jax.tree.leaves, (compute(batch), compute(other))), strict=True):
         np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_a_target_that_is_not_finite_is_refused_with_its_row(value, written):
+    file = written("sine")
+    plugin = file.parent / "noisy_sine.py"
+    number = "self.noise * drawn, jnp"
+    text = plugin.read_text()
+    assert number in text
+    plugin.write_text(text.replace(number, f"jnp.where(drawn > 0.9, jnp.{value}, self.noise * drawn), jnp"))
+    study = load_study(file)
+    with pytest.raises(UserError) as error:
+        study.source(study.arms[0])
+    split = re.search(r"of (\w+), row (\d+), position (\d+)", error.value.problem)
+    assert split is not None
+    assert split[1] == "val"
+    assert value in error.value.problem
+    assert "noisy-sine" in error.value.problem
 
 
 REFUSED = {

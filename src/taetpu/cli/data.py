@@ -76,6 +76,7 @@ def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
                 yield source, ", ".join(f"{what} {_figure(part)}" for what, part in read.items())
     tokens, sizes = facts.get("tokens"), facts.get("bytes")
     if tokens and sizes:
+        tokens = {**tokens, **facts.get("uncropped", {})}  # sizes are those of the whole text
         ratios = {split: sizes[split] / tokens[split] for split in tokens if tokens[split]}
         yield "bytes per token", ", ".join(f"{split} {ratio:.3g}" for split, ratio in ratios.items())
 

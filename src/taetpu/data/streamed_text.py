@@ -35,7 +35,7 @@ BLOCK = 2**21
 LONGEST = 2**24
 """Maximum number of characters of a document. The library needs about 20 bytes for each to encode it."""
 DIVIDE = "Divide it, e.g. with `per: blank-line`."
-VERSION = 2
+VERSION = 3
 """Raised whenever the same settings give other tokens."""
 
 
@@ -128,11 +128,14 @@ def prepare_text(
             write_file(folder / TOKENIZER, trained.to_json().encode(), replace=True)
         known = tokenizer.reopen(read_tokenizer(folder), study)
         begin, end = (check(name, known) for name in ("bos", "separator"))
+        before, after = ([] if token is None else [token] for token in (begin, end))
+        if end is None:  # documents are joined by text, and each has the tokens that the tokenizer adds to a text
+            before, after = known.start_tokens.tolist(), known.closing_tokens.tolist()
         writer = TokenWriter(folder, known.vocab_size, settings.eval_tokens)
         if not writer.done:
             job = Job(
                 (folder / TOKENIZER).read_text(encoding="utf-8"), known.special_is_text, writer.dtype.str,
-                () if begin is None else (begin,), () if end is None else (end,), settings.separator_text,
+                tuple(before), tuple(after), settings.separator_text,
                 settings.val, settings.test, _held_out(corpora),
             )  # fmt: skip
             _write(writer, corpora, job, progress)

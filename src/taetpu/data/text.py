@@ -22,7 +22,7 @@ from taetpu.data.next_token import NextTokenTask
 from taetpu.data.splitting import SEPARATOR
 from taetpu.data.stream_source import EVALUATED, StreamSource
 from taetpu.data.streamed_text import Prepared, Settings, join_prepared, prepare_text
-from taetpu.data.text_parts import Parts, read_parts
+from taetpu.data.text_parts import Parts, none_assigned, read_parts
 from taetpu.data.text_source import TextSource
 from taetpu.data.token_cache import SPLITS
 from taetpu.data.token_files import TokenStream, join_streams
@@ -144,13 +144,14 @@ class TextTask(NextTokenTask):
             tokenizer = self.tokenizer.prepare(texts["train"], folder)
         except UserError as error:
             raise error.within("tokenizer") from None
-        streams, segments, sizes = self._encode(parts, tokenizer)
+        streams, segments, sizes, uncropped = self._encode(parts, tokenizer)
         self._check_lengths(streams, sizes)
         facts = {
             **self._facts(corpora, held_out, parts, texts),
             "escape_bits": self._escape_bits(texts, parts, tokenizer),
             "longest": parts.longest,
             **find_unknown(texts, streams, tokenizer),
+            **self._uncropped(uncropped),
             **tokenizer.facts,
         }
         return TextSource(
@@ -334,6 +335,9 @@ class TextTask(NextTokenTask):
         streams = {"train": join_streams(training.values())}
         streams |= {name: TokenStream([file.tokens for file in prepared.files[name]]) for name in EVALUATED}
         sizes = {name: len(stream) for name, stream in training.items()}
+        for name, share in shares.items():
+            if share and not counts.kept[name]:
+                raise none_assigned(name, counts.documents["train"], ", ".join(corpora) or str(self.source))
         self._check_lengths(streams, sizes)
         facts = {
             "source": self.source if isinstance(self.source, str) else ", ".join(self.source),
@@ -343,6 +347,7 @@ class TextTask(NextTokenTask):
             "split": "hash",
             "characters": counts.characters,
             "bytes": counts.bytes,
+            **self._uncropped(counts.tokens["train"]),
             "escape_bits": counts.escape_bits,
             "longest": counts.longest,
             **unknown_facts(counts.unknown, counts.tokens, counts.unknown_texts),
@@ -353,22 +358,29 @@ class TextTask(NextTokenTask):
             streams, self.seq_len, prepared.tokenizer.vocab_size, facts,
             digest=prepared.digest, unit=prepared.tokenizer.unit,
             evaluated=hashlib.sha256(f"{counts.text['val']} {counts.text['test']}".encode()).hexdigest(),
-            tokenizer=prepared.tokenizer, starts=self.bos is not None, eval_lengths=self.eval_lengths,
+            tokenizer=prepared.tokenizer, eval_lengths=self.eval_lengths,
+            starts=self.bos is not None or (not tokens and len(prepared.tokenizer.start_tokens) > 0),
             end_token=prepared.tokenizer.number(self.separator) if self.segments else None,
             mixture=mix(self.source, sizes, count_windows(sizes, self.seq_len)),
         )  # fmt: skip
 
-    def _encode(self, parts: Parts, tokenizer: Tokenizer) -> tuple[Streams, Streams | None, dict[str, int]]:
+    def _uncropped(self, tokens: int) -> dict[str, Any]:
+        """Return the fact `uncropped`: the number of tokens before training data were cropped."""
+        return {} if self.train_tokens is None else {"uncropped": {"train": tokens}}
+
+    def _encode(self, parts: Parts, tokenizer: Tokenizer) -> tuple[Streams, Streams | None, dict[str, int], int]:
         """Return the tokens of each split, the document of each token, and the training tokens of each source.
 
-        The documents are None if the task has no segments.
+        The documents are None if the task has no segments. The last value is the number of training tokens before they
+        are cropped. If the tokenizer adds tokens to a text, such as `[CLS]`, each document has them.
         """
         begin, end = (self._token(name, tokenizer) for name in ("bos", "separator"))
         start = [] if begin is None else [begin]
 
         def encode(part: list[str]) -> tuple[np.ndarray, np.ndarray]:
             if end is None:
-                rows = [*map(tokenizer.encode, part if self.segments else ["".join(part)] if part else [])]
+                alone = self.segments or len(tokenizer.start_tokens) or len(tokenizer.closing_tokens)
+                rows = [*map(tokenizer.encode, part if alone else ["".join(part)] if part else [])]
             else:
                 rows = [np.array([*start, *tokenizer.encode_plain(text), end], np.int32) for text in part]
             documents = np.repeat(np.arange(len(rows), dtype=np.int32), [*map(len, rows)])
@@ -379,6 +391,7 @@ class TextTask(NextTokenTask):
             encoded = {name: encode(part) for name, part in parts.evaluation.items()}
         except UserError as error:
             raise error.within("tokenizer") from None
+        uncropped = sum(len(tokens) for tokens, _ in training.values())
         if self.train_tokens is not None:
             for name, (tokens, documents) in training.items():
                 _check_crop("train_tokens", self.train_tokens, len(tokens), name)
@@ -387,7 +400,7 @@ class TextTask(NextTokenTask):
         tokens, documents = map(np.concatenate, zip(*training.values(), strict=True))
         encoded["train"] = tokens, documents
         streams, segments = ({name: pair[i] for name, pair in encoded.items()} for i in range(2))
-        return streams, segments if self.segments else None, sizes
+        return streams, segments if self.segments else None, sizes, uncropped
 
     def _token(self, field: str, tokenizer: Tokenizer) -> int | None:
         """Return the number of the token that a field names; None if it names none."""

@@ -13,7 +13,7 @@ from taetpu.core.model_interface import Interface
 from taetpu.core.notebook_html import paragraph, table
 from taetpu.core.plugins import Plugin, attribute_errors
 from taetpu.core.short_repr import shorten_value
-from taetpu.data.base import Source, Task, at_length
+from taetpu.data.base import Source, Task, at_length, check_finite
 from taetpu.data.tokenizers import StartTokenizerConfig
 from taetpu.nn.named_arrays import output_parameters, position_parameters, vocabulary_parameters
 from taetpu.spec.document import Document, format_brief
@@ -169,6 +169,7 @@ class Sources:
                 problem = f"prepare of task {task.kind!r} returns an object of type {type(prepared).__name__}"
                 raise UserError(problem, remedy="Return a taetpu.data.base.Source.")
             check_lengths(task, prepared)
+            check_finite(task, prepared)
             self._known[key] = prepared
         return self._known[key]
 

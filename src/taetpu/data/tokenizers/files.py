@@ -173,7 +173,8 @@ def read_library_file(data: bytes, place: str) -> Tokenizer:
 class FileConfig(LocalTokenizerConfig):
     """The `tokenizer.json` of a Hugging Face model, or of a run.
 
-    Special tokens that its post-processor adds to every text, such as `<s>`, are added.
+    Special tokens that its post-processor adds to a text, such as `<s>`, are added to each document, unless the task's
+    `separator` names a token.
     """
 
     example: ClassVar = {"path": "tokenizer.json"}
