@@ -92,7 +92,7 @@ def parse_address(source: str) -> Address:
 
 
 def fetch_dataset(source: str, endings: Collection[str]) -> Fetched:
-    """Return the files of a dataset, downloaded and verified.
+    """Return the files of a dataset, which are downloaded and verified when they are read.
 
     Args:
         source: the address.
