@@ -12,7 +12,9 @@ import pytest
 from tests.data.test_document_files import MANY, json_lines
 
 from taetpu.core.errors import UserError
+from taetpu.data import base
 from taetpu.data.token_files import TokenStream, open_token_file, refuse_changed
+from taetpu.spec import frozen
 from taetpu.spec.frozen import check_frozen, frozen_data
 from taetpu.spec.loading import load_study
 
@@ -95,6 +97,12 @@ def test_folders_of_earlier_versions_name_no_file(tokens):
     del stored["files"]
     write_tokens(tokens.parent / "corpus" / "b.bin", 9)
     assert "b.bin" not in refused(tokens, stored)
+
+
+def test_digests_of_very_many_files_are_not_stored(texts, monkeypatch):
+    monkeypatch.setattr(frozen, "MOST_FILES", 2)
+    monkeypatch.setattr(base, "digest_file", None)  # would fail
+    assert "files" not in frozen_data(load_study(texts))
 
 
 def test_file_that_is_written_while_it_is_mapped(folder):

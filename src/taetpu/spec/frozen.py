@@ -68,8 +68,9 @@ def _resets(study: Study) -> dict[str, dict[str, list[Any]]]:
 def _digests(study: Study) -> dict[str, str]:
     """Return the digests of the files of all tasks; none if there are more than `MOST_FILES`."""
     tasks = {canonical_json(to_data(arm.config.task)): arm.config.task for arm in study.arms}
-    digests = {name: digest for task in tasks.values() for name, digest in task.digests(study.folder).items()}
-    return digests if len(digests) <= MOST_FILES else {}
+    if sum(len(task.files(study.folder)) for task in tasks.values()) > MOST_FILES:
+        return {}
+    return {name: digest for task in tasks.values() for name, digest in task.digests(study.folder).items()}
 
 
 def changed_files(stored: Mapping[str, Any], study: Study) -> str:
