@@ -1,7 +1,9 @@
 """A baseline that is a stored model: `model: {start: FOLDER}`."""
 
 import json
+import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from tests.tokenizer_files import train_bpe
 from typer.testing import CliRunner
 
 from taetpu.cli.main import app
+from taetpu.cli.on_tpu import check_paths
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
 from taetpu.interop.huggingface import import_config
@@ -214,6 +217,20 @@ def test_a_damaged_model_is_refused_with_its_file(load, folder):
     assert not [*(folder / "cache").rglob("model.safetensors")]
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/huggingface.md"])
+def test_the_example_of_a_page_is_loaded(folder, page):
+    text = (Path(__file__).parents[2] / page).read_text()
+    (example,) = [block for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "model: {start: " in block]
+    for name in ("gpt2", "path/to/folder"):
+        shutil.copytree(folder / "hf", folder / name)
+    (folder / "rows.jsonl").write_text("".join(json.dumps({"body": f"{TEXT[:40]} {i}"}) + "\n" for i in range(40)))
+    (folder / "study.yaml").write_text(example if "study: " in example else f"study: fine\n{example}")
+    study = load_study(folder / "study.yaml", ["task.seq_len=12"])
+    assert len({*ids(study)}) == 6
+    assert [arm.name for arm in study.arms] == ["baseline", "lora"]
+    assert study.start(study.arms[1], 0).name in ("gpt2", "path/to/folder")
+
+
 def test_spec_alone_converts_nothing(load, folder):
     load()
     with pytest.raises(UserError) as caught:
@@ -227,3 +244,13 @@ def test_the_first_of_two_processes_that_convert_at_once_wins(folder):
     rename_or_remove(second, first)
     assert [path.name for path in first.parent.iterdir()] == [first.name]
     assert (first / "model.safetensors").is_file()
+
+
+def test_a_model_on_this_machine_is_refused_for_other_machines(load):
+    study = load()
+    with pytest.raises(UserError, match="'hf'") as caught:
+        check_paths(study)
+    assert "gs://" in caught.value.remedy
+    assert caught.value.path[0] == "base"
+    with pytest.raises(UserError, match="'hf'"):
+        check_paths(load(train="{steps: 2, batch_size: 4, sample: none, start: none}"))

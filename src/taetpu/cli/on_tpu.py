@@ -333,6 +333,12 @@ def check_paths(study: "Study") -> None:
         if name.startswith(("/", "~")):
             remedy = "Use a path relative to the study file. The file is copied with the study."
             raise UserError(f"{name!r} is an absolute path", file=study.file, remedy=remedy)
+    baseline = study.arms[0]
+    for arm, start in ((baseline, study.start_model), *((arm, arm.config.train.start) for arm in study.arms)):
+        if start is not None and start.revision is None and not start.folder.startswith("gs://"):
+            problem = f"the model {start.folder!r} is on this machine, and models are not copied to others"
+            remedy = "Import it, copy it to a bucket (gcloud storage cp -r FOLDER gs://...), and name that folder."
+            raise arm.explain(UserError(problem, path=("train", "start", "folder"), remedy=remedy))
 
 
 def finished(store: "Store", study: "Study", options: TrainOptions) -> bool:

@@ -304,10 +304,10 @@ class Study:
         return self._made_from("preset")
 
     @property
-    def start_model(self) -> str | None:
+    def start_model(self) -> StartConfig | None:
         """The model in `model.start`, whose settings the baseline has; None if it names none."""
         start = self._made_from("start")
-        return start.get("folder") if isinstance(start, Mapping) else start
+        return None if start is None else StartConfig.model_validate(start)
 
     def _made_from(self, name: str) -> Any:
         """Return a setting of the baseline's model that stands for other settings."""

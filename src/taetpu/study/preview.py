@@ -145,7 +145,7 @@ def preview(
     return {
         "study": study.name,
         "preset": study.preset and {"name": study.preset, "model": study.base["model"]},
-        "start": study.start_model and {"name": study.start_model, "model": study.base["model"]},
+        "start": study.start_model and {"name": study.start_model.folder, "model": study.base["model"]},
         "seeds": list(study.seeds),
         "steps": first.train.total_steps(source.num_windows),
         "task": _task(first.task, source),
