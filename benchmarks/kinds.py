@@ -28,8 +28,13 @@ TASK = {"kind": "copy", "seq_len": 64, "symbols": 6, "min_length": 2, "max_lengt
 DATA = {
     "text": {"source": "python-docs", "tokenizer": "char"},
     "tokens": {"source": "tests/data/stored", "vocab_size": 96},
+    "modular-addition": {"seq_len": 3},
 }
-"""Data of tasks that read it, relative to the repository."""
+"""Settings of tasks. Data are relative to the repository."""
+OUTPUTS = ("dyck", "in-context-regression", "lego", "mad-compression", "shuffle-dyck")
+"""Tasks whose outputs are not their tokens, so that one table cannot serve both."""
+TASK_OF = {"reconstruction": "mad-compression", "squared-error": "in-context-regression"}
+"""The task of each objective that only this task has."""
 NOT_IN_STEPS = {"tokenizer", "tracker", "metric", "eval_metric"}
 """Slots whose kinds are not in the train step; metrics have separate programs."""
 
@@ -44,8 +49,10 @@ def every_kind() -> Iterator[tuple[str, str]]:
 def config(slot: str, kind: str) -> ResolvedConfig | None:
     """Return the config of a tiny run with a kind, as in the example of the catalog; None if it is not valid."""
     base: dict[str, Any] = {"task": TASK, "model": MODEL, "train": TRAIN}
-    if slot == "task":
-        base["task"] = {"kind": kind, "seq_len": 64, **DATA.get(kind, {})}
+    task = kind if slot == "task" else TASK_OF.get(kind) if slot == "objective" else None
+    if task is not None:
+        base["task"] = {"kind": task, "seq_len": 64, **DATA.get(task, {})}
+        base["model"] = {**MODEL, "embedding": "untied"} if task in OUTPUTS else MODEL
     elif (slot, kind) == ("mask", "full"):
         base["task"] = {**TASK, "form": "encoder"}
     try:
