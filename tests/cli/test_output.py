@@ -26,3 +26,15 @@ def test_words_are_folded_and_numbers_are_not(columns, monkeypatch, capsys):
 def test_column_without_values_is_omitted(capsys):
     print_table([{"arm": "a", "devices": None, "": ""}])
     assert capsys.readouterr().out.split() == ["arm", "a"]
+
+
+@pytest.mark.parametrize("columns", [30, 60, 80])
+def test_no_character_of_a_folded_table_is_lost(columns, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    rows = [
+        {"fact": "a much longer name", "value": f"{2**200:x}"},
+        {"fact": "decoy", "value": "tables, counted on the training split and scored on others"},
+    ]
+    print_table(rows)
+    shown = sorted("".join(capsys.readouterr().out.split()))
+    assert shown == sorted("factvalue" + "".join("".join(row.values()) for row in rows).replace(" ", ""))

@@ -82,11 +82,13 @@ def build_table(rows: list[dict[str, Any]], console: "Console") -> "Table":
     If the table is wider than the console, long words are broken. Numbers are never broken, so the table may stay
     wider. The output has 80 columns if it is not a terminal and `COLUMNS` is not set.
     """
+    from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
 
     names = [name for name in rows[0] if any(row[name] not in (None, "") for row in rows)]
-    table, needed = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0)), 0
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    widths, smallest = [], []
     for name in names:
         cells = [_format_cell(row[name]) for row in rows]
         figures = [cell for cell in cells if FIGURE.fullmatch(cell)]
@@ -94,11 +96,18 @@ def build_table(rows: list[dict[str, Any]], console: "Console") -> "Table":
         words = [len(word) for cell in (name, *cells) for word in cell.split()]
         least = max(len(name if numeric else ""), *map(len, figures), min(UNBROKEN, max(words)))
         justify = "right" if numeric else "left"
-        table.add_column(name, justify=justify, overflow="fold", no_wrap=numeric, min_width=least)
-        needed += least + 2 * (name != names[-1])
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=numeric)
+        smallest.append(least)
+        widths.append(max(least, cell_len(name), *(cell_len(line) for cell in cells for line in cell.splitlines())))
+    gaps = 2 * (len(names) - 1)
+    while sum(widths) + gaps > console.width and widths != smallest:
+        widest = max(range(len(widths)), key=lambda i: (widths[i] > smallest[i], widths[i]))
+        widths[widest] -= 1
+    for column, width in zip(table.columns, widths, strict=True):
+        column.width = width  # rich would narrow columns below their smallest width, and crop what it folded for it
     for row in rows:
         table.add_row(*(Text(_format_cell(row[name])) for name in names))
-    table.width = max(min(console.measure(table).maximum, console.width), needed)
+    table.width = sum(widths) + gaps
     return table
 
 
