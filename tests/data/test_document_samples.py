@@ -124,6 +124,16 @@ def test_cropped_documents_are_counted_and_have_no_bits_per_byte(folder):
     assert prepared(folder, seq_len=20).evaluated == prepared(folder, seq_len=30, tokenizer="byte").evaluated
 
 
+def test_facts_count_documents_and_unknown_characters(folder):
+    (folder / "other.txt").write_text("emma!\nolivia!?\n")
+    facts = prepared(folder, val_source="other.txt").facts
+    assert facts["longest"] == {"train": 9, "val": 8, "test": 0}
+    assert facts["escape_bits"]["val"] == 8 * 3
+    assert facts["unknown"]["val"] == pytest.approx(3 / 17)  # with begin and end tokens
+    assert facts["commonest_unknown"] == {"!": 2, "?": 1}
+    assert facts["windows"] == facts["documents"] == len(NAMES)
+
+
 def test_the_bigram_reference_is_that_of_the_documents(folder):
     source = prepared(folder, bos="<s>", separator="</s>")
     counts = np.zeros((source.vocab_size, source.vocab_size))

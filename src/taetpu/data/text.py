@@ -201,18 +201,21 @@ class TextTask(NextTokenTask):
         texts = {"train": [*chain.from_iterable(parts.training.values())], **parts.evaluation}
         texts = {name: "".join(f"{text}\n" for text in part) for name, part in texts.items()}
         bits = {name: [*map(tokenizer.escape_bits, parts.evaluation[name])] for name in EVALUATED}
+        documents = {"train": join_rows([*chain.from_iterable(training.values())])}
+        documents |= {name: join_rows(part) for name, part in evaluation.items()}
         facts = {
             **self._facts(corpora, held_out, parts, texts),
             "escape_bits": {
                 name: None if None in part or cropped[name] else sum(filter(None, part)) for name, part in bits.items()
             },
+            "longest": parts.longest,
+            **find_unknown(parts.texts, {name: part.tokens for name, part in documents.items()}, tokenizer),
             **({"cropped": cropped} if any(cropped.values()) else {}),
             **tokenizer.facts,
         }
         seen = f", {self.seq_len} of {tokenizer.unit}" if any(cropped[name] for name in EVALUATED) else ""
-        rows = {"train": [*chain.from_iterable(training.values())], **evaluation}
         return DocumentSource(
-            {name: join_rows(part) for name, part in rows.items()}, tokenizer, self.seq_len, ends,
+            documents, tokenizer, self.seq_len, ends,
             _hash_held_out(texts) + seen, facts,
             mix(self.source, {name: sum(map(len, part)) for name, part in training.items()},
                 {name: len(part) for name, part in training.items()}),
