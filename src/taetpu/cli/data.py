@@ -140,7 +140,7 @@ def _sequences(config: Any, source: Any, count: int, seed: int) -> list[dict[str
 
 @app.command("list")
 def list_corpora(as_json: AsJson = False) -> None:
-    """List the corpora that are kept in the cache: tokens, and downloads of published corpora and buckets.
+    """List tokens and downloads that are kept in the cache.
 
     Example: taetpu data list
     """
@@ -164,7 +164,7 @@ def clean(
     ] = None,
     yes: Yes = False,
 ) -> None:
-    """Delete corpora from the cache.
+    """Delete tokens and downloads from the cache.
 
     Tokens of all corpora by default, and downloads by name only. They are made again when they are needed.
 
