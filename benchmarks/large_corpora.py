@@ -19,7 +19,7 @@ BLOCK = 2**25
 SHARDS = 64
 LENGTHS = (50, 250)
 """Shortest and longest part of the text that a document has, in characters."""
-AT_ONCE = 4096
+AT_ONCE = 256
 """Number of texts that the library is given at once."""
 WAYS = ("processes", "threads")
 

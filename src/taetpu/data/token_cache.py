@@ -107,9 +107,10 @@ class TokenWriter:
             for bits in part.escape_bits[:kept]:
                 before = counts.escape_bits[split]
                 counts.escape_bits[split] = None if before is None or bits is None else before + bits
-            for place in part.places[:kept]:
-                unknown.update(part.unknown.get(place, {}))
-                counts.unknown[split] += sum(part.unknown.get(place, {}).values())
+            last = part.places[kept - 1] if kept else -1
+            for texts in (texts for place, texts in part.unknown.items() if place <= last):
+                unknown.update(texts)
+                counts.unknown[split] += sum(texts.values())
             counts.text[split] = hashlib.sha256(f"{counts.text[split]}{digest}".encode()).hexdigest()
         commonest = sorted(unknown.items(), key=lambda item: (-item[1], item[0]))
         counts.unknown_texts = dict(commonest[:COMMONEST])

@@ -26,6 +26,8 @@ from taetpu.data.tokenizers.cutting import PART, cut, is_divisible
 SPACE = "▁"  # a space in the tokens of SentencePiece, from which the tokenizer of Llama 2 comes
 AT_ONCE = 16
 """Number of parts of a long text that are encoded at once."""
+DOCUMENTS_AT_ONCE = 256
+"""Number of documents that are encoded at once. The library keeps much for each token until all are encoded."""
 LONGEST_REPLACEMENT = 64
 """Maximum number of characters that a normalizer may insert in one place. Those of known models insert one or two."""
 
@@ -76,11 +78,19 @@ class LibraryTokenizer(Tokenizer):
 
     def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
         """See `Tokenizer.encode_all`. Texts are divided over the cores."""
-        for text in texts:
-            check_unicode(text)
+        try:
+            "".join(texts).encode()
+        except UnicodeEncodeError:
+            for text in texts:
+                check_unicode(text)
+        rows: list[np.ndarray] = []
         with explain_library("the tokenizer cannot encode the text"):
-            encoded = self._inner.encode_batch_fast([*texts], add_special_tokens=False)
-        return [np.array(encoding.ids, np.int32) for encoding in encoded]
+            for start in range(0, len(texts), DOCUMENTS_AT_ONCE):
+                encoded = self._inner.encode_batch_fast(
+                    [*texts[start : start + DOCUMENTS_AT_ONCE]], add_special_tokens=False
+                )
+                rows += [np.array(encoding.ids, np.int32) for encoding in encoded]
+        return rows
 
     def encode_part(self, text: str) -> np.ndarray:
         """See `Tokenizer.encode_part`."""
