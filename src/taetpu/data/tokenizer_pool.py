@@ -4,7 +4,6 @@ Messages are pickles, because tokens are binary. A child ends when the parent en
 block is encoded. It imports no jax, and encodes with one thread.
 """
 
-import gc
 import os
 import pickle
 import sys
@@ -105,7 +104,6 @@ def read_messages() -> Iterator[Any]:
 
 def main() -> None:
     """Answer each block with its encoded documents, or with the parts of a `UserError`."""
-    gc.disable()  # the many objects of a block have no cycles
     messages = read_messages()
     job: Job = next(messages)
     tokenizer = load_tokenizer(job.tokenizer)
