@@ -125,4 +125,4 @@ def test_dir_and_star_import_list_the_public_names():
     exec("from taetpu import *", exported)
     assert exported.keys() - {"__builtins__"} == set(taetpu.__all__)
     assert set(taetpu.__all__) <= set(dir(taetpu))
-    assert taetpu.load_study.__module__ == "taetpu.spec.loading"
+    assert taetpu.load_study.__module__ == "taetpu.study.loading"

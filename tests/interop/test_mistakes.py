@@ -198,7 +198,6 @@ UNSUPPORTED = [
     ({"position": "learned", "norm": "layer"}, "Use ffn.kind: gelu-tanh or gelu-erf or relu or relu2 or silu for gpt2"),
     ({"heads": ["multi-token"]}, r"no place for the head 'multi-token'.*\n  where:  heads.multi-token"),
     ({"position": {"kind": "rope", "scaling": {"kind": "ntk"}}}, r"position.scaling.kind=ntk"),
-    ({"adapter": {"kind": "lora", "rank": 2}}, r"adapter.kind=lora"),
 ]
 
 
