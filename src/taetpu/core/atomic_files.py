@@ -138,6 +138,24 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def remove_unused(folder: Path, use: str) -> None:
+    """Delete a folder unless another process holds its lock.
+
+    Args:
+        folder: The folder.
+        use: What a process that holds the lock does, for the error.
+
+    Raises:
+        UserError: if another process holds the lock.
+    """
+    try:
+        with locked(folder, wait=False):
+            remove(folder)
+    except BlockingIOError:
+        problem = f"another process is {use}"
+        raise UserError(problem, file=folder, remedy="Wait until it has ended, or stop it.") from None
+
+
 def remove_unfinished(folder: Path) -> None:
     """Remove partly written files and partly removed folders below `folder`, except files still being written."""
     for parent, folders, files in os.walk(folder):

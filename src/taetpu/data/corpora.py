@@ -59,7 +59,7 @@ class Corpus:
         source: how the study names it, for messages.
         files: names and paths.
         layout: how documents are found in the files.
-        origins: facts about sources that are no paths.
+        origins: facts about sources other than paths.
     """
 
     source: str
@@ -108,7 +108,7 @@ def open_corpus(sources: Sources, folder: Path, layout: Layout, field: str = "so
 
     Args:
         sources: `python-docs`, files, patterns such as `*.jsonl`, folders (also those of `datasets.save_to_disk`), or
-            sources that are no paths (`data.remote.sources`), whose files are downloaded.
+            sources other than paths (`data.remote.sources`), whose files are downloaded.
         folder: The folder to which paths are relative.
         layout: How documents are found in the files.
         field: The task's field, for errors.

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from taetpu.core.atomic_files import UNFINISHED, locked, remove, write_file
+from taetpu.core.atomic_files import UNFINISHED, remove_unused, write_file
 from taetpu.core.errors import UserError
 from taetpu.core.jax_setup import cache_folder
 from taetpu.data.digests import digest_tokens
@@ -202,10 +202,4 @@ def delete_prepared(name: str) -> None:
     Raises:
         UserError: if another process is preparing it.
     """
-    folder = cache_folder() / "text" / name
-    try:
-        with locked(folder, wait=False):
-            remove(folder)
-    except BlockingIOError:
-        problem = f"another process is preparing the corpus {name}"
-        raise UserError(problem, file=folder, remedy="Wait until it has ended, or stop it.") from None
+    remove_unused(cache_folder() / "text" / name, f"preparing the corpus {name}")

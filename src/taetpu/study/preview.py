@@ -119,11 +119,9 @@ def preview(
         `windows`: what traced and static window masks cost, or None (see `train.compute.windows`).
         `contrasts`: what each planned contrast compares.
         `post_hoc`: for each table its numbers of `runs`, `done` runs, and `parts` of each arm's model.
-        `packs`: the packs left to train. Packs with the same `program` are compiled once. `padding` is the number of
-        copies of a pack's first run that fill the pack.
+        `packs`: the packs left to train. Packs with the same `program` are compiled once; `padding` counts extra runs.
         `tokens`, `flops`: totals of the runs left to train.
-        `seconds`: the predicted time of the packs' train steps, from stored times of equal packs on this machine; None
-        if no time is stored for one of the packs.
+        `seconds`: the predicted time of the packs' train steps, from stored times of equal packs; None without them.
         `evaluation`: the sample that is evaluated during training.
         `memory`: the arms that do not fit into the memory of this machine (see `validate.too_large`).
         `at_run`: the arms to match by time if their times have not been measured, else empty.

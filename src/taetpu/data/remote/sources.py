@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from taetpu.core.atomic_files import UNFINISHED, locked, remove
+from taetpu.core.atomic_files import UNFINISHED, remove_unused
 from taetpu.core.errors import UserError
 from taetpu.core.jax_setup import cache_folder
 from taetpu.data.remote import buckets, hub
@@ -68,10 +68,4 @@ def delete_download(name: str) -> None:
     Raises:
         UserError: if another process is downloading it.
     """
-    folder = cache_folder() / name
-    try:
-        with locked(folder, wait=False):
-            remove(folder)
-    except BlockingIOError:
-        problem = f"another process is downloading {name}"
-        raise UserError(problem, file=folder, remedy="Wait until it has ended, or stop it.") from None
+    remove_unused(cache_folder() / name, f"downloading {name}")

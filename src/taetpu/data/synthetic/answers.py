@@ -133,7 +133,7 @@ class AnswerTask(SyntheticTask):
     def answer(self, x: Int[Array, " longest"], n: Int[Array, ""]) -> Int[Array, " longest"]:
         """Return the answer to x[:n] as token numbers. Elements from index n on are ignored."""
 
-    def successive(self, n: int) -> attention_free_bound.Successive | None:
+    def successive(self, n: int) -> attention_free_bound.Successive:
         """Return the distribution of successive answers, for `form: causal`. By default, answers are independent."""
         return attention_free_bound.independent_answers(n, self.symbols)
 
@@ -182,9 +182,7 @@ class AnswerTask(SyntheticTask):
         """See `SyntheticTask.joint_distribution`."""
         lengths = range(self.min_length, self.longest + 1)
         if self.causal:
-            successive = [(n, known) for n in lengths if (known := self.successive(n)) is not None]
-            if len(successive) < len(lengths):
-                return None
+            successive = ((n, self.successive(n)) for n in lengths)
             return attention_free_bound.causal_joint(successive, self.seq_len, self.num_answers)
         aligned = [(n, known) for n in lengths if (known := self.aligned(n)) is not None]
         if len(aligned) < len(lengths):

@@ -106,9 +106,9 @@ class Recall(GeneratedTask):
 class MQAR(Recall):
     """Recall the values of several keys (multi-query associative recall). Arora et al. 2023 (Zoology).
 
-    Of the tokens 0 to `symbols` - 1, the first half are the filler 0 and keys, and the second half are values. Two
-    layers of attention learn it within a few thousand steps if embeddings are not small at first: set
-    `model.init: {kind: fan-in}`, since with standard deviations of 0.02 the loss stays at chance for longer.
+    Of the tokens 0 to `symbols` - 1, the first half are the filler 0 and keys, and the second half are values. Use
+    an init with large embeddings, such as `fan-in`: two layers of attention reached an exact match above .9 after 1500
+    steps with it, and of .07 with `gpt2-scaled` (16 symbols, 3 pairs, 16 tokens).
 
     Source: Arora et al. 2023, "Zoology: Measuring and Improving Recall in Efficient Language Models", arXiv 2312.04927.
     """
