@@ -1,4 +1,4 @@
-"""Slot `eval_metric`: metrics on evaluation sets beside loss and accuracy, listed under `train.eval_metrics`.
+"""Metrics on evaluation sets.
 
 A metric is computed from sums over all sequences of a set, not from means of batches. The sums are stored with the run.
 """
