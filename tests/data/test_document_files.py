@@ -113,7 +113,7 @@ DAMAGED = {  # content, field of the error, values of the problem
     "text.jsonl.zst": (b"a", "source", ()),
     "no column.csv": (b"id,body\n1,a\n", "field", ("body",)),
     "twice.csv": (b"text,text\na,b\n", "field", ("2",)),
-    "surrogate.jsonl": (b'{"text": "a"}\n{"text": "\\ud800"}\n', "source", ("line 2", "ud800")),
+    "surrogate.jsonl": (b'{"text": "a"}\n{"text": "\\ud800"}\n', "source", ("line 2", "hex escape")),
     "cells.csv": (b"id,text\n1,a,b\n", "source", ("line 2", "3", "2")),
     "quotes.csv": (b'id,text\n1,"a\n', "source", ()),
     "text.parquet": (b"PAR1 but no more", "source", ()),

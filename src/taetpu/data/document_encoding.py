@@ -2,6 +2,7 @@
 
 import hashlib
 from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -82,7 +83,6 @@ class Encoder:
 
     def __init__(self, job: Job, tokenizer: Tokenizer):
         self.job, self.tokenizer = job, tokenizer
-        self.around = [np.array(numbers, np.int32) for numbers in (job.before, job.after)]
 
     def encode(self, block: Block) -> dict[str, Encoded]:
         """Return the documents of a block by split, without splits that are full."""
@@ -101,22 +101,42 @@ class Encoder:
     def encode_split(self, split: str, places: list[int], block: list[str]) -> Encoded:
         """Return the documents of a block that belong to a split, given their places."""
         texts = [block[i] + self.job.separator_text for i in places]
-        rows, unknown = self.tokenizer.encode_all(texts), {}
-        if (number := self.tokenizer.unknown) is not None:
-            for i, text, row in zip(places, texts, rows, strict=True):
+        tokens, lengths = encode_documents(self.tokenizer, texts, self.job.before, self.job.after)
+        unknown = dict[int, Counter[str]]()
+        if (number := self.tokenizer.unknown) is not None and (tokens == number).any():
+            for i, text, row in zip(places, texts, split_rows(tokens, lengths), strict=True):
                 if (row == number).any():
                     unknown[i] = Counter(self.tokenizer.find_unknown(text))
-        before, after = self.around
-        extra = len(before) + len(after)
-        tokens = np.concatenate([part for row in rows for part in (before, row, after)] if extra else rows)
-        contents = [text.encode() for text in texts]
         return Encoded(
             places,
             tokens.astype(self.job.dtype),
-            np.array([*map(len, rows)], np.int64) + extra,
+            lengths,
             np.array([*map(len, texts)], np.int64),
-            np.array([*map(len, contents)], np.int64),
+            np.array([len(text) if text.isascii() else len(text.encode()) for text in texts], np.int64),
             [] if split == "train" else [*map(self.tokenizer.escape_bits, texts)],
-            hashlib.sha256(b"".join(contents)).hexdigest(),
+            hashlib.sha256("".join(texts).encode()).hexdigest(),
             unknown,
         )
+
+
+def encode_documents(
+    tokenizer: Tokenizer, texts: Sequence[str], before: Sequence[int] = (), after: Sequence[int] = ()
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the tokens of all texts, int32, each with the tokens `before` and `after` it, and the length of each."""
+    ids, lengths = tokenizer.encode_all(texts)
+    whole = lengths + len(before) + len(after)
+    if not (before or after):
+        return ids, whole
+    ends = np.cumsum(whole)
+    tokens = np.empty(whole.sum(), np.int32)
+    tokens[np.arange(len(ids)) + np.repeat(ends - whole + len(before) - (np.cumsum(lengths) - lengths), lengths)] = ids
+    for i, token in enumerate(before):
+        tokens[ends - whole + i] = token
+    for i, token in enumerate(after):
+        tokens[ends - len(after) + i] = token
+    return tokens, whole
+
+
+def split_rows(tokens: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
+    """Return the tokens of each document, as views."""
+    return np.split(tokens, np.cumsum(lengths[:-1])) if len(lengths) else []

@@ -15,6 +15,7 @@ from taetpu.core.progress import show_progress
 from taetpu.core.registry import register
 from taetpu.data.base import BatchSpec
 from taetpu.data.corpora import Corpus, Sources, has_split, list_local, names_of, open_corpus, origins
+from taetpu.data.document_encoding import encode_documents, split_rows
 from taetpu.data.document_files import Format, Layout, Per
 from taetpu.data.document_source import DocumentSource, join_rows
 from taetpu.data.mixture import Weights, count_windows, mix, refuse_shared
@@ -187,9 +188,9 @@ class TextTask(NextTokenTask):
         tokenizer, ends = self._bordered(glue.join(chain.from_iterable(parts.training.values())), folder)
         with locate_errors("tokenizer"):
             training, evaluation = (
-                {name: [np.array([ends[0], *ids, ends[1]], np.int32) for ids in tokenizer.encode_all(part)]
-                 for name, part in texts.items()} for texts in (parts.training, parts.evaluation)
-            )  # fmt: skip
+                {name: split_rows(*encode_documents(tokenizer, part, *zip(ends))) for name, part in texts.items()}
+                for texts in (parts.training, parts.evaluation)
+            )
         limit, cropped = self.seq_len + 1, dict.fromkeys(SPLITS, 0)
         for texts, encoded in ((parts.training, training), (parts.evaluation, evaluation)):
             for name, rows in encoded.items():

@@ -88,9 +88,10 @@ class Tokenizer(ABC):
         """Return the token numbers of a text, without the special tokens that `encode` adds to every text."""
         return self.encode(text)
 
-    def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Return the result of `encode_plain` for each text."""
-        return [*map(self.encode_plain, texts)]
+    def encode_all(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the results of `encode_plain` for all texts, one after another, and the length of each."""
+        rows = [*map(self.encode_plain, texts)]
+        return np.concatenate([np.zeros(0, np.int32), *rows]), np.array([*map(len, rows)], np.int64)
 
     def encode_part(self, text: str) -> np.ndarray:
         """Return the token numbers that a text has inside another text.

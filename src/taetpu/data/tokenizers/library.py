@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -73,24 +74,24 @@ class LibraryTokenizer(Tokenizer):
         if len(text) > PART and self._divisible:
             parts = [*cut(text)]
             groups = (parts[i : i + AT_ONCE] for i in range(0, len(parts), AT_ONCE))
-            return np.concatenate([ids for group in groups for ids in self.encode_all(group)])
+            return np.concatenate([self.encode_all(group)[0] for group in groups])
         return np.array(self._encoding(text, special=False).ids, np.int32)
 
-    def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
+    def encode_all(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """See `Tokenizer.encode_all`. Texts are divided over the cores."""
-        try:
-            "".join(texts).encode()
-        except UnicodeEncodeError:
-            for text in texts:
-                check_unicode(text)
-        rows: list[np.ndarray] = []
-        with explain_library("the tokenizer cannot encode the text"):
-            for start in range(0, len(texts), DOCUMENTS_AT_ONCE):
-                encoded = self._inner.encode_batch_fast(
-                    [*texts[start : start + DOCUMENTS_AT_ONCE]], add_special_tokens=False
-                )
-                rows += [np.array(encoding.ids, np.int32) for encoding in encoded]
-        return rows
+        parts, lengths = [np.zeros(0, np.int32)], list[int]()
+        for start in range(0, len(texts), DOCUMENTS_AT_ONCE):
+            some = [*texts[start : start + DOCUMENTS_AT_ONCE]]
+            try:
+                with explain_library("the tokenizer cannot encode the text"):
+                    rows = [each.ids for each in self._inner.encode_batch_fast(some, add_special_tokens=False)]
+            except UserError:
+                for text in some:
+                    check_unicode(text)
+                raise
+            parts.append(np.array([*chain.from_iterable(rows)], np.int32))
+            lengths += map(len, rows)
+        return np.concatenate(parts), np.array(lengths, np.int64)
 
     def encode_part(self, text: str) -> np.ndarray:
         """See `Tokenizer.encode_part`."""
