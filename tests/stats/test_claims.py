@@ -50,7 +50,18 @@ CLAIMS = {
     "early is not better": False,
 }
 """Claims, and whether `RESULTS` support them."""
+LEVELS = {
+    "baseline is above 0.985": True,
+    "baseline is above 0.988": False,
+    "baseline is below 1": True,
+    "baseline is below 0.99": False,
+    "nope is below 1e-3": True,
+    "same is above 0": False,
+    "open is above 0": False,
+}
+"""Claims on the level of `MEASURED`, and whether it supports them."""
 INVALID = [
+    "nope is above",
     "nope is bad",
     "nope worse",
     "is worse",
@@ -63,6 +74,36 @@ INVALID = [
 ]
 SIZED = ["nope is not worse by at least 0.1", "nope is inconclusive by at most 0.1"]
 """Claims with sizes where no size is allowed."""
+
+
+def measured(name: str, *values: float | None) -> dict[str, Any]:
+    return {"name": name, "against": None, "runs": [{"value": value} for value in values]}
+
+
+MEASURED: Any = {
+    "study": "toy", "primary": "val/accuracy",
+    "arms": [measured("baseline", 0.989, 0.990, 0.991), measured("nope", 0.0, 0.0), measured("same", 0.5),
+             measured("open", 0.5, 0.5, None)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", LEVELS)
+def test_levels_are_compared_with_the_interval_of_the_mean(text) -> None:
+    # the half width for 0.989, 0.990, 0.991 is 4.303 * 0.001 / sqrt(3) = 0.0025 (Student's t, two degrees of freedom)
+    assert check_claim(parse_claim(text, ("claims", 0)), MEASURED, ("claims", 0)).holds == LEVELS[text]
+
+
+@pytest.mark.parametrize("level", ["high", "nan"])
+def test_levels_are_numbers(level) -> None:
+    with pytest.raises(UserError, match=level):
+        parse_claim(f"nope is above {level}", ("claims", 0))
+
+
+def test_levels_of_unknown_arms_are_refused() -> None:
+    with pytest.raises(UserError) as caught:
+        check_claim(parse_claim("sane is above 0", ("claims", 0)), MEASURED, ("claims", 0))
+    assert caught.value.path == ("claims", 0)
+    assert "same" in str(caught.value.remedy)
 
 
 @pytest.mark.parametrize(("text", "holds"), CLAIMS.items())

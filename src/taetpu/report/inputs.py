@@ -97,6 +97,7 @@ def read_inputs(folder: StudyFolder, results: Results) -> Inputs:
         provenance=read_provenance(results, [run for ended in runs.values() for run in ended]),
         trained=[
             *overview.describe_training(results, folder, settings.get(results["arms"][0]["name"], {})),
+            *overview.describe_excess(results, next(iter(data.values()), {})),
             *(f"{note}." for note in describe_starts({arm: about.get("start") for arm, about in facts.items()})),
         ],
         cautions=[

@@ -139,6 +139,26 @@ def learning_cautions(results: Results, data: Mapping[str, Any]) -> list[str]:
     return cautions
 
 
+def describe_excess(results: Results, data: Mapping[str, Any]) -> list[str]:
+    """Return a sentence on the distance of the arms' losses from the lowest possible loss, if it is known and not 0.
+
+    Args:
+        results: the content of `results.json`.
+        data: the task's reference losses, of which `bayes_loss` is the lowest possible one; see `learning_cautions`.
+    """
+    split, _, what = results["primary"].partition("/")
+    lowest = data.get(split, data).get("bayes_loss") if what == "loss" and split.startswith("val") else None
+    excess = {arm["name"]: arm["mean"] - lowest for arm in results["arms"] if arm["mean"] is not None} if lowest else {}
+    if not excess:
+        return []
+    places = max(summary.mean_places(results), 0)
+    excess = sorted(excess.items(), key=lambda item: item[1])
+    arms = ", ".join(f"{name} {formatting.number(value, places, sign=True)}" for name, value in excess)
+    return [
+        f"The lowest possible loss is {formatting.number(lowest, places)} in expectation. Distance from it: {arms}."
+    ]
+
+
 def study_limits(results: Results) -> list[str]:
     """Return sentences on the limitations of the study's designs and training."""
     arms = [arm for arm in results["arms"] if arm["against"]]

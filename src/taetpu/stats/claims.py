@@ -1,10 +1,12 @@
-"""Checking of claims such as `nope is worse by at least 0.02` against a study's results."""
+"""Checking of claims such as `nope is worse by at least 0.02`, `nope is above 1.9`, against a study's results."""
 
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from scipy import stats
 
 from taetpu.core.errors import KeyPath, UserError, check_known, suggest
 from taetpu.core.number_parsing import parse_float
@@ -16,9 +18,10 @@ CLAIM = re.compile(
     r"(?: (?:than|to) (?P<other>.+?))?"
     r"(?: by (?P<bound>at least|at most) (?P<size>\S+))?"
 )
+LEVEL = re.compile(r"(?P<arm>.+?) is (?P<side>above|below) (?P<level>\S+)")
 EXAMPLES = (
-    "Write e.g. `nope is worse by at least 0.02`, `layernorm is equivalent`, `one-head is not better`, or `swiglu is "
-    "better than relu` for a contrast of measure.contrasts."
+    "Write e.g. `nope is worse by at least 0.02`, `layernorm is equivalent`, `one-head is not better`, `baseline is "
+    "below 1.9`, or `swiglu is better than relu` for a contrast of measure.contrasts."
 )
 OPPOSITE = {"better": "worse", "worse": "better"}
 
@@ -50,15 +53,32 @@ class Claim:
 
 
 @dataclass(frozen=True)
+class LevelClaim:
+    """Claim about the primary metric of an arm, which may be the baseline. It holds if the whole interval satisfies it.
+
+    Attributes:
+        text: the claim as written.
+        arm: the name of the arm.
+        side: on which side of the level the arm's mean is.
+        level: the level.
+    """
+
+    text: str
+    arm: str
+    side: str
+    level: float
+
+
+@dataclass(frozen=True)
 class Finding:
     """Result of checking a claim, with the evidence."""
 
-    claim: Claim
+    claim: Claim | LevelClaim
     holds: bool
     evidence: str
 
 
-def parse_claim(text: Any, where: KeyPath) -> Claim:
+def parse_claim(text: Any, where: KeyPath) -> Claim | LevelClaim:
     """Parse a claim.
 
     Args:
@@ -67,8 +87,14 @@ def parse_claim(text: Any, where: KeyPath) -> Claim:
 
     Raises:
         UserError: If the claim does not have the expected form, if the size in the claim is not a number of at least 0,
-            or if the claim gives a size for a negated or inconclusive verdict.
+            if the level is not a number, or if the claim gives a size for a negated or inconclusive verdict.
     """
+    if isinstance(text, str) and (parts := LEVEL.fullmatch(" ".join(text.split()))):
+        try:
+            return LevelClaim(text, parts["arm"], parts["side"], parse_float(parts["level"]))
+        except ValueError:
+            problem = f"the level must be a number, got {parts['level']!r}"
+            raise UserError(problem, path=where, remedy="Use e.g. 1.9.") from None
     parts = CLAIM.fullmatch(" ".join(str(text).split()))
     if not isinstance(text, str) or parts is None:
         raise UserError(f"{text!r} is not a valid claim", path=where, remedy=EXAMPLES)
@@ -90,8 +116,11 @@ def _parse_size(text: str, where: KeyPath) -> float:
     return size
 
 
-def check_claim(claim: Claim, results: Results, where: KeyPath) -> Finding:
+def check_claim(claim: Claim | LevelClaim, results: Results, where: KeyPath) -> Finding:
     """Check a claim against a study's results. No claim holds if its arm or contrast has no verdict.
+
+    The level of an arm is compared with the 95 % interval of its mean, Student's t over its seeds. Such a claim does
+    not hold for fewer than two seeds, or if runs of the arm are missing or diverged.
 
     Args:
         claim: the claim.
@@ -102,6 +131,8 @@ def check_claim(claim: Claim, results: Results, where: KeyPath) -> Finding:
         UserError: If the study has no such arm or contrast, the arm is a baseline, or two arms are compared that no
             planned contrast compares.
     """
+    if isinstance(claim, LevelClaim):
+        return _check_level(claim, results, where)
     arm, verdict = _judged(claim, results, where)
     if arm["verdict"] is None:
         why = "a single seed gives no verdict" if results["label"] == "single seed" else "there is no verdict yet"
@@ -118,6 +149,24 @@ def check_claim(claim: Claim, results: Results, where: KeyPath) -> Finding:
         size = formatting.number(most, places)
         return Finding(claim, False, f"the 95 % interval contains effects as large as {size}. {evidence}")
     return Finding(claim, True, evidence)
+
+
+def _check_level(claim: LevelClaim, results: Results, where: KeyPath) -> Finding:
+    arms = {arm["name"]: arm for arm in results["arms"]}
+    check_known(claim.arm, arms, f"study {results['study']!r} has no arm {claim.arm!r}", path=where)
+    runs = arms[claim.arm]["runs"]
+    values = [run["value"] for run in runs if run["value"] is not None]
+    if len(values) < len(runs):
+        return Finding(claim, False, f"{len(runs) - len(values)} of {len(runs)} runs have no final value")
+    if len(values) < 2:
+        return Finding(claim, False, "a single seed gives no interval")
+    mean = sum(values) / len(values)
+    half = float(stats.t.ppf(0.975, len(values) - 1)) * float(stats.sem(values))
+    places = max(formatting.decimals(half), MIN_PLACES)
+    ends = " to ".join(formatting.number(end, places) for end in (mean - half, mean + half))
+    evidence = f"{results['primary']} is {formatting.number(mean, places)}, 95 % interval {ends}"
+    holds = mean - half > claim.level if claim.side == "above" else mean + half < claim.level
+    return Finding(claim, holds, evidence)
 
 
 def _judged(claim: Claim, results: Results, where: KeyPath) -> tuple[Mapping[str, Any], str]:
