@@ -45,12 +45,13 @@ class Batch(NamedTuple):
     segments: Int[Array, "batch seq"] | None = None  # number of the document of each token, not decreasing
     types: Int[Array, "batch seq"] | None = None  # number of the type of each token, from 0
     lengths: Int[Array, " batch"] | None = None  # tokens of each sequence; those after them are padding
+    prefix: Int[Array, " batch"] | None = None  # tokens at the start of each sequence that may see each other
 
     @property
     def context(self) -> dict[str, Any]:
         """The arguments of `nn.lm.LM` that go with the tokens."""
         padding = None if self.lengths is None else jnp.arange(self.weights.shape[-1]) >= self.lengths[..., None]
-        return {"segments": self.segments, "types": self.types, "padding": padding}
+        return {"segments": self.segments, "types": self.types, "padding": padding, "prefix": self.prefix}
 
 
 @dataclass(frozen=True)
@@ -60,12 +61,14 @@ class BatchSpec:
     Attributes:
         segments: Whether they contain the document of each token.
         lengths: Whether they contain the lengths of sequences, which are padded.
+        prefix: Whether they contain the lengths of prefixes, for the mask `prefix`.
         real_targets: Whether targets are real numbers. The objective must read them (`Objective.real_targets`).
     """
 
     segments: bool = False
     lengths: bool = False
     real_targets: bool = False
+    prefix: bool = False
 
     def shapes(self, interface: Interface, *lead: int) -> Batch:
         """Return the shapes of a batch, given the model's interface and the axes `(..., batch, seq)`."""
@@ -81,6 +84,7 @@ class BatchSpec:
             array(np.int32) if self.segments else None,
             array(np.int32) if interface.types > 1 else None,
             array(np.int32, lead[:-1]) if self.lengths else None,
+            array(np.int32, lead[:-1]) if self.prefix else None,
         )
 
 
@@ -99,6 +103,7 @@ class Split:
         segments: The document of each token, int32 `(windows, seq)`; None for tasks without segments.
         types: The type of each token, int32 `(windows, seq)`; None for tasks with one type.
         lengths: The number of tokens before the padding, int32 `(windows,)`; None for tasks without padding.
+        prefix: The number of tokens of the prefix, int32 `(windows,)`; None for tasks without prefixes.
     """
 
     tokens: np.ndarray
@@ -109,12 +114,12 @@ class Split:
     segments: np.ndarray | None = None
     types: np.ndarray | None = None
     lengths: np.ndarray | None = None
+    prefix: np.ndarray | None = None
 
     @property
     def batch(self) -> Batch:
         """The arrays as a batch of all windows, on the host."""
-        arrays: Any = (self.tokens, self.targets, self.weights, self.segments, self.types, self.lengths)
-        return Batch(*arrays)
+        return Batch(**{name: getattr(self, name) for name in Batch._fields})
 
 
 class Source(ABC):
@@ -224,11 +229,12 @@ class Task(Component):
 
     Attributes:
         has_answers: Whether the scored positions of a sequence are the answer to a question, which is right or wrong.
-        objective: The kind of slot `objective` with which the task is evaluated, and trained by default.
+        objective: The kind of slot `objective` with which the task is evaluated, and trained by default; `causal-lm`
+            if it has no value. In tasks of texts, it is a field.
     """
 
     has_answers: ClassVar[bool] = False
-    objective: ClassVar[str] = "causal-lm"
+    objective: ClassVar[Any]  # no value, because pydantic rejects fields that replace one
 
     seq_len: Size
     """Number of tokens in a sequence."""

@@ -1,7 +1,9 @@
-"""The loss of a bigram model, with which text tasks are compared."""
+"""The losses of bigram and unigram models, with which text tasks are compared."""
 
 import numpy as np
 
+Pairs = tuple[np.ndarray, np.ndarray]
+"""The first and the second token of pairs."""
 BLOCK = 2**20  # number of training tokens whose pairs are counted at a time, to limit memory
 
 
@@ -24,9 +26,15 @@ def bigram_loss(
     """
     if len(held_out) < 2:
         return None
-    (firsts, seconds), (given, targets) = (
-        _pairs(tokens, None if starts is None else starts[i]) for i, tokens in enumerate((train, held_out))
+    counted, scored = (
+        find_pairs(tokens, None if starts is None else starts[i]) for i, tokens in enumerate((train, held_out))
     )
+    return pair_loss(counted, scored, vocab_size)
+
+
+def pair_loss(counted: Pairs, scored: Pairs, vocab_size: int) -> float:
+    """Return the loss of a bigram model of some pairs on others; see `bigram_loss`."""
+    (firsts, seconds), (given, targets) = counted, scored
     wanted, place = np.unique(_numbers(given, targets, vocab_size), return_inverse=True)
     joint, first = np.zeros(len(wanted), np.int64), np.zeros(vocab_size, np.int64)
     for start in range(0, len(firsts), BLOCK):
@@ -39,7 +47,13 @@ def bigram_loss(
     return float(-np.log((joint[place] + 1) / (first[given] + vocab_size)).mean())
 
 
-def _pairs(tokens: np.ndarray, starts: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+def unigram_loss(train: np.ndarray, targets: np.ndarray, vocab_size: int) -> float:
+    """Return the loss in nats of P(b) = (count(b) + 1) / (n + vocab_size), counted on n training tokens."""
+    counts = np.bincount(train, minlength=vocab_size)
+    return float(-np.log((counts[targets] + 1) / (len(train) + vocab_size)).mean())
+
+
+def find_pairs(tokens: np.ndarray, starts: np.ndarray | None = None) -> Pairs:
     """Return the first and the second tokens of all pairs of neighbours, or of those within documents."""
     first, second = tokens[:-1], tokens[1:]
     if starts is None:

@@ -12,7 +12,7 @@ from jaxtyping import Array, Int
 
 from taetpu.core.keys import Key
 from taetpu.data.base import Batch, Split
-from taetpu.data.bigrams import bigram_loss
+from taetpu.data.bigrams import Pairs, bigram_loss, find_pairs
 from taetpu.data.mixture import Mixture
 from taetpu.data.stream_source import StreamSource
 from taetpu.data.token_files import TokenStream
@@ -128,6 +128,11 @@ class DocumentSource(StreamSource):
         ids = np.asarray(ids)
         last = np.flatnonzero(ids[1:] == self.ends[1])
         return self.tokenizer.decode(ids[: last[0] + 2] if len(last) else ids)
+
+    @property
+    def pairs(self) -> Pairs:
+        """See `StreamSource.pairs`. No pair spans two documents."""
+        return find_pairs(self.documents["train"].tokens, self.documents["train"].starts)
 
     @cached_property
     def facts(self) -> dict[str, Any]:

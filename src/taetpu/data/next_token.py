@@ -1,28 +1,63 @@
 """The base of tasks in which each position predicts the next token of a text."""
 
-from collections.abc import Mapping
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Annotated, Any
 
-from pydantic import field_validator
+from pydantic import Field, field_validator
 
-from taetpu.core.errors import UserError
+from taetpu.core.config import SlotMark
+from taetpu.core.config_parsing import build_component
+from taetpu.core.errors import UserError, locate_errors
 from taetpu.core.metric_spec import TASK_METRICS, MetricSpec
-from taetpu.data.base import Task
+from taetpu.data.base import TOKEN_METRICS, Source, Task
 from taetpu.data.mixture import shares_of
+
+
+def causal_lm() -> Any:
+    """Return the objective `causal-lm`, whose class is in a package that imports this one."""
+    return build_component("objective", "causal-lm")
 
 
 class NextTokenTask(Task):
     """Base of the tasks `text` and `tokens`."""
 
+    objective: Annotated[Any, SlotMark("objective")] = Field(default_factory=causal_lm)  # pyright: ignore
+    """What is predicted: the next token (`causal-lm`), masked tokens, or the tokens after a prefix."""
+
     @property
     def causal(self) -> bool:
-        """True, because each position predicts the next token."""
-        return True
+        """Whether a position may attend only to earlier positions, because each predicts the next token."""
+        return self.objective.causal
 
     @property
     def metric_specs(self) -> dict[str, MetricSpec]:
-        """See `Task.metric_specs`."""
-        return TASK_METRICS
+        """See `Task.metric_specs`. Bits per byte exist if all tokens are predicted."""
+        return TASK_METRICS if self.objective.predicts_all else TOKEN_METRICS
+
+    @abstractmethod
+    def read(self, folder: Path) -> Any:
+        """Return the prepared text, before the objective changes its batches; see `Task.prepare`."""
+
+    @abstractmethod
+    def special_tokens(self, source: Any) -> Collection[int]:
+        """Return the tokens of the prepared text that the task adds between documents."""
+
+    def prepare(self, folder: Path) -> Source:
+        """See `Task.prepare`."""
+        source = self.read(folder)
+        with locate_errors("objective"):
+            return self.objective.prepare_text(source, self.special_tokens(source))
+
+    @field_validator("objective")
+    @classmethod
+    def _of_text(cls, objective: Any) -> Any:
+        if not objective.of_text:
+            problem = f"objective {objective.kind!r} does not predict the tokens of a text"
+            remedy = "Use causal-lm, masked-lm or prefix-lm. Set train.objective to train another one."
+            raise UserError(problem, path=("objective",), remedy=remedy)
+        return objective
 
     @field_validator("source", mode="before", check_fields=False)
     @classmethod

@@ -13,7 +13,7 @@ from jaxtyping import Array, Int
 
 from taetpu.core.keys import Key
 from taetpu.data.base import Batch, Source, Split, at_length, epoch_rows, evaluation_split
-from taetpu.data.bigrams import bigram_loss
+from taetpu.data.bigrams import Pairs, bigram_loss, find_pairs
 from taetpu.data.mixture import Mixture
 from taetpu.data.overlap import overlap
 from taetpu.data.token_files import TokenStream, refuse_changed
@@ -151,10 +151,20 @@ class StreamSource(Source):
         return " ".join(map(str, np.asarray(ids).tolist())) if self.tokenizer is None else self.tokenizer.decode(ids)
 
     @cached_property
+    def sampled(self) -> Int[np.ndarray, " n"]:
+        """The training tokens from which reference losses are counted: the first `sample`, of all sources alike."""
+        parts = [self.streams["train"]] if self.mixture is None else self._parts
+        return np.concatenate([part[: self.sample // len(parts)] for part in parts])
+
+    @property
+    def pairs(self) -> Pairs:
+        """The pairs of neighbours of `sampled`."""
+        return find_pairs(self.sampled)
+
+    @cached_property
     def facts(self) -> dict[str, Any]:
         """See `Source.facts`."""
-        parts = [self.streams["train"]] if self.mixture is None else self._parts
-        sample, val = np.concatenate([part[: self.sample // len(parts)] for part in parts]), self.streams["val"][:]
+        sample, val = self.sampled, self.streams["val"][:]
         whole = len(sample) == len(self.streams["train"])
         counted = "the training split" if whole else f"{len(sample):,} training tokens"
         return {

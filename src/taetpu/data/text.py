@@ -1,7 +1,7 @@
 """Task `text`: next-token prediction on a corpus that fits into memory, in windows of fixed length."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -112,15 +112,21 @@ class TextTask(NextTokenTask):
     @property
     def batch(self) -> BatchSpec:
         """See `Task.batch`."""
-        return BatchSpec(segments=self.segments, lengths=self.samples == "documents")
+        lengths = self.samples != "windows"
+        return BatchSpec(segments=self.segments, lengths=lengths, prefix=self.objective.has_prefix)
 
     @property
     def layout(self) -> Layout:
         """How documents are found in files."""
         return Layout(self.format, self.field, self.per, self.lines_per_document)
 
-    def prepare(self, folder: Path) -> StreamSource:
-        """See `Task.prepare`. Corpora above `LARGE` bytes are tokenized into the cache."""
+    def special_tokens(self, source: Any) -> Collection[int]:
+        """See `NextTokenTask.special_tokens`."""
+        numbers = (source.tokenizer.number(name) for name in (self.bos, self.separator) if name is not None)
+        return tuple(number for number in numbers if number is not None)
+
+    def read(self, folder: Path) -> StreamSource:
+        """See `NextTokenTask.read`. Corpora above `LARGE` bytes are tokenized into the cache."""
         self._check_samples()
         corpora, held_out = self._open(folder)
         if sum(corpus.size for corpus in (*corpora.values(), *held_out.values())) > LARGE:

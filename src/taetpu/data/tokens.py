@@ -1,7 +1,7 @@
 """Task `tokens`: next-token prediction on files of token numbers, which are read where they lie."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
@@ -69,10 +69,14 @@ class TokensTask(NextTokenTask):
     @property
     def batch(self) -> BatchSpec:
         """See `Task.batch`."""
-        return BatchSpec(segments=self.segments)
+        return BatchSpec(segments=self.segments, prefix=self.objective.has_prefix)
 
-    def prepare(self, folder: Path) -> StreamSource:
-        """See `Task.prepare`."""
+    def special_tokens(self, source: Any) -> Collection[int]:
+        """See `NextTokenTask.special_tokens`."""
+        return () if self.end_token is None else (self.end_token,)
+
+    def read(self, folder: Path) -> StreamSource:
+        """See `NextTokenTask.read`."""
         if self.segments and self.end_token is None:
             problem = "segments need the token that ends a document"
             raise UserError(problem, path=("segments",), remedy="Set `end_token`, or remove `segments`.")

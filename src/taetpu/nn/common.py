@@ -201,6 +201,7 @@ class Context:
     segments: Any = None  # the document of each token, `(batch, seq)`; None if sequences are single documents
     real: Any = None  # False for padding, `(batch, seq)`; None if no token is padding
     cache: Any = None  # what the layer has cached of earlier tokens, a `LayerCache`; None without a cache
+    prefix: Any = None  # the number of tokens of each sequence's prefix, `(batch,)`; None if the task has no prefixes
 
     @property
     def keys(self) -> "Context":

@@ -360,6 +360,7 @@ class LM(eqx.Module):
         segments: Int[Array, "batch seq"] | None = None,
         types: Int[Array, "batch seq"] | None = None,
         padding: Bool[Array, "batch seq"] | None = None,
+        prefix: Int[Array, " batch"] | None = None,
     ) -> Float[Array, "batch seq outputs"]:
         """Return the logits in float32.
 
@@ -372,8 +373,10 @@ class LM(eqx.Module):
             padding: True for tokens that no other token attends to and that have no position, such as those on the left
                 of a shorter sequence in a batch. They are read as zeros, so that nothing depends on their value. Their
                 logits have no meaning.
+            prefix: The number of tokens at the start of each sequence that see each other with the mask `prefix`.
         """
-        x = self.final(tokens, key=key, dtype=dtype, segments=segments, types=types, padding=padding)
+        options: dict[str, Any] = {"segments": segments, "types": types, "padding": padding, "prefix": prefix}
+        x = self.final(tokens, key=key, dtype=dtype, **options)
         return site("logits", self.decode(x))
 
     def decode(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq outputs"]:
@@ -399,6 +402,7 @@ class LM(eqx.Module):
         segments: Int[Array, "batch seq"] | None = None,
         types: Int[Array, "batch seq"] | None = None,
         padding: Bool[Array, "batch seq"] | None = None,
+        prefix: Int[Array, " batch"] | None = None,
         cache: LayerCache | None = None,
     ) -> tuple[Context, Float[Array, "batch seq *streams dim"]]:
         """Return the context of the tokens, and the residual stream before the first layer. See `__call__`.
@@ -416,8 +420,9 @@ class LM(eqx.Module):
         else:
             positions = jnp.maximum(jnp.cumsum(real, -1) - 1, 0)
         ctx = Context(
-            tokens, positions, key=key, shared_scores=self.shared_scores, segments=segments, real=real, cache=cache
-        )
+            tokens, positions, key=key, shared_scores=self.shared_scores, segments=segments, real=real, cache=cache,
+            prefix=prefix,
+        )  # fmt: skip
         x = self.embedding.encode(tokens)
         if self.types is not None:
             x = x + self.types[jnp.zeros((), jnp.int32) if types is None else types]
@@ -472,7 +477,7 @@ class LM(eqx.Module):
                 of the layer before.
             tokens: The tokens.
             layer: The number of the layer. A tracer gives one program for all layers.
-            **options: `segments`, `types` and `padding` of the whole pass; see `__call__`.
+            **options: `segments`, `types`, `padding` and `prefix` of the whole pass; see `__call__`.
 
         Raises:
             UserError: if layers hand arrays to later layers.

@@ -41,6 +41,11 @@ class MaskConfig(Component):
         return False
 
     @property
+    def needs_prefix(self) -> bool:
+        """Whether the mask reads the lengths of prefixes in the task's batches."""
+        return False
+
+    @property
     def needs_tokens(self) -> bool:
         """Whether the mask reads tokens, so that inputs may not be real."""
         return False
@@ -215,9 +220,11 @@ class Window(eqx.Module):
 
 @register("mask", "prefix")
 class PrefixConfig(MaskConfig):
-    """Causal, except that positions up to the first separator attend to each other. Raffel et al. 2020 (prefix LM).
+    """Causal, except that positions of the prefix attend to each other. Raffel et al. 2020 (prefix LM).
 
-    The loss must have no weight before the first separator, because a query could otherwise attend to its target.
+    Without a separator, the task draws the length of each prefix (`objective: prefix-lm` of texts), and a sequence
+    outside of the task's batches, such as a prompt, has no prefix. With one, the loss must have no weight before the
+    first separator, because a query could otherwise attend to its target.
 
     Source: Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer",
     arXiv 1910.10683.
@@ -228,13 +235,18 @@ class PrefixConfig(MaskConfig):
 
     example: ClassVar = {"separator": 0}
 
-    separator: NonNegativeInt
-    """The token that ends the prefix."""
+    separator: NonNegativeInt | None = None
+    """The token that ends the prefix; `none`: the prefixes are those of the task's batches."""
+
+    @property
+    def needs_prefix(self) -> bool:
+        """Whether the mask reads the lengths of prefixes in the task's batches."""
+        return self.separator is None
 
     @property
     def needs_tokens(self) -> bool:
-        """True, because the mask reads a separator."""
-        return True
+        """Whether the mask reads a separator."""
+        return self.separator is not None
 
     def init(self, dims: Dims, *, key: Key) -> "Prefix":
         """Build the module at the given sizes."""
@@ -242,6 +254,8 @@ class PrefixConfig(MaskConfig):
 
     def check_windows(self, tokens: Int[np.ndarray, "batch seq"], weights: Shaped[np.ndarray, "batch seq"]) -> None:
         """Raise `UserError` if a query with a weight in the loss could attend to its own target."""
+        if self.separator is None:  # the task scores no target inside of a prefix
+            return
         before = np.cumsum(tokens == self.separator, axis=-1) == 0
         if (weights[before] > 0).any():
             problem = f"the loss includes positions before the first token {self.separator}, which see their targets"
@@ -253,16 +267,21 @@ class PrefixConfig(MaskConfig):
 
 
 class Prefix(eqx.Module):
-    """The mask of a prefix language model."""
+    """The mask of a prefix language model. Without a separator and prefixes, it is causal."""
 
-    separator: int = eqx.field(static=True)
+    separator: int | None = eqx.field(static=True)
 
     def __call__(self, ctx: Context) -> Mask:
         """Return whether each query may attend to each key."""
-        is_end = ctx.tokens == self.separator
-        if ctx.real is not None:  # the number of padding may be that of the separator
-            is_end &= ctx.real
-        prefix = jnp.cumsum(is_end, -1) - is_end == 0
+        if self.separator is not None:
+            is_end = ctx.tokens == self.separator
+            if ctx.real is not None:  # the number of padding may be that of the separator
+                is_end &= ctx.real
+            prefix = jnp.cumsum(is_end, -1) - is_end == 0
+        elif ctx.prefix is not None:
+            prefix = ctx.positions < ctx.prefix[:, None]
+        else:
+            return distances(ctx) >= 0
         both = prefix[:, None, :, None] & prefix[:, None, None, :]
         return (distances(ctx) >= 0) | both
 

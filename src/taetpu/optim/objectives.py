@@ -4,22 +4,26 @@ Objectives act in training steps. Evaluation sets are evaluated with the objecti
 that arms with different objectives have comparable losses.
 """
 
+from collections.abc import Collection
 from functools import cache, partial
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import jax.numpy as jnp
+from pydantic import Field, NonNegativeInt, model_validator
 
 from taetpu.core.config import Component
 from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key
 from taetpu.core.registry import register
-from taetpu.data.base import Batch, Task
+from taetpu.data.base import Batch, Source, Task
+from taetpu.data.objective_sources import MaskedSource, PrefixSource
 from taetpu.nn.lm import LM
 from taetpu.nn.slot_calls import describe_value
 from taetpu.optim.loss import MEASURED, Logits, Targets, Weights, position_losses, predict
 from taetpu.optim.structure_checks import method_location
 
+MAX_SPAN = 1024
 RESERVED = ("loss", "accuracy")  # names under which every training step records `nll` and `correct`
 
 
@@ -33,10 +37,31 @@ class Objective(Component):
     Attributes:
         real_targets: Whether the objective is for tasks with real targets (`BatchSpec.real_targets`), not for classes.
         of_task: Whether the objective is only for tasks that name it (`Task.objective`).
+        of_text: Whether a task of texts may name it, and with it decide what its batches hold (`prepare_text`). The
+            further attributes are about such tasks.
+        causal: Whether each position predicts the next token, so that it may see only earlier ones.
+        predicts_all: Whether all tokens of a text are predicted, so that the loss is the length of a code for it.
+        has_prefix: Whether batches contain the lengths of prefixes.
     """
 
     real_targets: ClassVar[bool] = False
     of_task: ClassVar[bool] = False
+    of_text: ClassVar[bool] = False
+    causal: ClassVar[bool] = True
+    predicts_all: ClassVar[bool] = True
+    has_prefix: ClassVar[bool] = False
+
+    def prepare_text(self, source: Any, special: Collection[int]) -> Source:
+        """Return a prepared text whose batches are those of the objective.
+
+        Args:
+            source: The prepared text, whose positions predict the next token.
+            special: The tokens that the task adds between documents.
+
+        Raises:
+            UserError: if the objective cannot use the tokens of the text. The path is relative to the objective.
+        """
+        return source
 
     def position_losses(self, logits: Logits, targets: Targets, weights: Weights) -> dict[str, Weights]:
         """Return values at each position by name, `(batch, seq)` in float32.
@@ -66,14 +91,87 @@ class Objective(Component):
 
     def check_task(self, task: Task) -> None:
         """Raise `UserError` if a task cannot be trained with the objective."""
-        if self.of_task and task.objective != self.kind:
+        if self.of_task and kind_of(task) != self.kind:
             problem = f"task {task.kind!r} is not one of the tasks with objective {self.kind!r}"
-            raise UserError(problem, remedy="Remove the objective: a task names its own.")
+            remedy = "Remove the objective: a task names its own."
+            if self.of_text:
+                remedy = f"Set task.objective: {self.kind}, with a task of texts."
+            raise UserError(problem, remedy=remedy)
 
 
 @register("objective", "causal-lm")
 class CausalLM(Objective):
     """The cross entropy between predictions and targets, in nats, as the mean over weighted positions."""
+
+    of_text = True
+
+
+@register("objective", "masked-lm")
+class MaskedLM(Objective):
+    """The cross entropy of masked tokens, which positions before and after them predict. Devlin et al. 2019 (BERT).
+
+    A share of the tokens, never special ones, is masked anew in each step: replaced by the mask token, by a token drawn
+    from the vocabulary, or kept. Only they are scored. In evaluation sets, the same 15 % of single tokens are replaced
+    by the mask token for all settings of the objective, so that losses of arms with different shares are comparable;
+    Wettig et al. 2022 compare such arms after fine-tuning.
+
+    Source: Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding",
+    arXiv 1810.04805; spans: Joshi et al. 2020, "SpanBERT: Improving Pre-training by Representing and Predicting Spans",
+    arXiv 1907.10529, without its limit of 10 words; shares: Wettig et al. 2022, "Should You Mask 15% in Masked Language
+    Modeling?", arXiv 2202.08005.
+    Reference: transformers.DataCollatorForLanguageModeling.
+    """
+
+    of_task = of_text = True
+    causal = predicts_all = False
+
+    unit: Literal["token", "word"] = "token"
+    """What is masked as a whole: a `token`, or a `word`, where the vocabulary shows that one begins."""
+    span: Annotated[float, Field(ge=1, le=MAX_SPAN)] | None = None
+    """Mean number of neighbouring units that are masked together, with geometric lengths; `none`: single units."""
+    share: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    """Share of the tokens that are masked in training."""
+    mask: Annotated[float, Field(gt=0, le=1)] = 0.8
+    """Share of the masked tokens that become the mask token."""
+    random: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """Share of the masked tokens that become a token drawn from the vocabulary. Others are kept."""
+    mask_token: str | NonNegativeInt | None = None
+    """Mask token, as text or number; `none`: [MASK] or <mask>, which is added to a vocabulary that lacks it."""
+
+    def prepare_text(self, source: Any, special: Collection[int]) -> Source:
+        """See `Objective.prepare_text`."""
+        return MaskedSource(source, self, special)
+
+    @model_validator(mode="after")
+    def _shares(self) -> "MaskedLM":
+        if self.mask + self.random > 1 + 1e-9:
+            problem = f"mask {self.mask:g} and random {self.random:g} are more than all masked tokens"
+            raise UserError(problem, path=("random",), remedy=f"Use at most {1 - self.mask:.3g}, or a smaller mask.")
+        if self.span is not None and self.share > self.span / (1 + self.span):
+            problem = f"spans of {self.span:g} with a token between them cannot mask a share of {self.share:g}"
+            remedy = f"Use a share of at most {self.span / (1 + self.span):.3g}, or longer spans."
+            raise UserError(problem, path=("share",), remedy=remedy)
+        return self
+
+
+@register("objective", "prefix-lm")
+class PrefixLM(Objective):
+    """The cross entropy of the tokens after a prefix, whose positions attend to each other. Raffel et al. 2020.
+
+    The length of the prefix is drawn for each sequence and step, from one token to all but the last; in evaluation
+    sets, it is fixed. Attention needs the mask `prefix` without a separator. Text is generated as after a prefix of one
+    token, so that prompts are read causally.
+
+    Source: Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer",
+    arXiv 1910.10683, section 3.2.
+    """
+
+    of_task = of_text = has_prefix = True
+    predicts_all = False
+
+    def prepare_text(self, source: Any, special: Collection[int]) -> Source:
+        """See `Objective.prepare_text`."""
+        return PrefixSource(source, self)
 
 
 @register("objective", "squared-error")
@@ -122,11 +220,17 @@ def default_objective(task: Task) -> Objective:
     Raises:
         UserError: if no objective has this name.
     """
+    named = getattr(task, "objective", CausalLM.kind)
     try:
-        return _objective(task.objective)
+        return named if isinstance(named, Objective) else _objective(named)
     except UserError as error:
         remedy = f"Correct the attribute `objective` of task {task.kind!r}. {error.remedy or ''}".strip()
         raise UserError(error.problem, path=("task",), remedy=remedy) from None
+
+
+def kind_of(task: Task) -> str:
+    """Return the kind of objective that a task names."""
+    return default_objective(task).kind
 
 
 @cache

@@ -15,6 +15,7 @@ from taetpu.core.registry import kinds
 from taetpu.nn.block import LayerConfig
 from taetpu.nn.lm import LMConfig, ModelConfig
 from taetpu.nn.mask import StaticWindowConfig, WindowConfig
+from taetpu.optim.objectives import default_objective
 from taetpu.spec.contrasts import ContrastConfig
 from taetpu.spec.document import format_value
 from taetpu.spec.post_hoc import PostHocConfig, refuse_duplicates
@@ -107,6 +108,7 @@ class ResolvedConfig(Config):
                     path=("model", "layers", i, "mixer", "mask"),
                     remedy="Set task.segments: true for a text, or the mask's separator.",
                 )
+            self._check_prefix(i)
             if not mixer.fits_task(self.task.causal):
                 raise self._mask_error(i)
         self._check_lengths()
@@ -119,6 +121,20 @@ class ResolvedConfig(Config):
             with locate_errors("train", "eval_metrics", name):
                 metric.check_task(self.task)
 
+    def _check_prefix(self, layer: int) -> None:
+        """Raise `UserError` if the mask of a layer and the task do not both have prefixes, or both none."""
+        mask = self.model.layers[layer].typed_mixer.effective_mask
+        if mask is None or mask.needs_prefix == self.task.batch.prefix:
+            return
+        path, task = ("model", "layers", layer, "mixer", "mask"), self.task.kind
+        if mask.needs_prefix:
+            problem = f"mask {mask.kind!r} reads the lengths of prefixes, and the batches of task {task!r} contain none"
+            remedy = "Set task.objective: prefix-lm for a text, or the mask's separator."
+        else:
+            problem = f"mask {mask.kind!r} has no prefix, which objective {default_objective(self.task).kind!r} draws"
+            remedy = "Set mask: prefix."
+        raise UserError(problem, path=path, remedy=remedy)
+
     def _check_targets(self) -> None:
         """Raise `UserError` if the objective, a head or the optimizer cannot use the targets of the task."""
         task, batch, objective = self.task, self.task.batch, self.train.objective.for_task(self.task)
@@ -129,9 +145,10 @@ class ResolvedConfig(Config):
             )
             remedy = f"Use an objective with real_targets = {batch.real_targets}."
             raise UserError(problem, path=("train", "objective"), remedy=remedy)
-        if self.model.heads and (batch.real_targets or batch.lengths):
+        masked = default_objective(task).of_text and not task.causal
+        if self.model.heads and (batch.real_targets or batch.lengths or masked):
             problem = f"heads predict the next tokens, and the sequences of task {task.kind!r} have "
-            problem += "real targets" if batch.real_targets else "padding"
+            problem += "real targets" if batch.real_targets else "padding" if batch.lengths else "masked tokens"
             raise UserError(problem, path=("model", "heads"), remedy="Remove the heads.")
         if batch.real_targets and getattr(self.train.optimizer, "uses_curvature", False):
             problem = f"optimizer {self.train.optimizer.kind!r} reads the curvature of a cross entropy"
@@ -149,7 +166,9 @@ class ResolvedConfig(Config):
             problem = f"{written} of mixer {mixer!r} shows later tokens, and task {task!r} predicts the next token"
             remedy = "Use a causal mask."
         else:
-            problem = f"mixer {mixer!r} is causal, and task {task!r} needs attention to later tokens"
+            objective = default_objective(self.task)
+            named = f"objective {objective.kind!r} of task {task!r}" if objective.of_text else f"task {task!r}"
+            problem = f"mixer {mixer!r} is causal, and {named} needs attention to later tokens"
             remedy = "Set mask: full."
         return UserError(problem, path=("model", "layers", layer, "mixer"), remedy=remedy)
 

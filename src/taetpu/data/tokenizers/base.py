@@ -122,6 +122,11 @@ class Tokenizer(ABC):
         return [text[slice(*place)] for id_, place in zip(encoding.ids, encoding.offsets, strict=True) if id_ == number]
 
     @cached_property
+    def special_numbers(self) -> tuple[int, ...]:
+        """The numbers of the special tokens, such as that of `</s>`."""
+        return tuple(n for n, token in self._inner.get_added_tokens_decoder().items() if token.special)
+
+    @cached_property
     def unknown(self) -> int | None:
         """The number of the unknown token; None if there is none."""
         if isinstance(self._inner.model, models.Unigram):  # its attributes do not include the unknown token
