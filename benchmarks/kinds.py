@@ -16,7 +16,7 @@ from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
 from taetpu.core.registry import BUILTIN_MODULES, kinds
 from taetpu.nn.compute_options import DEFAULT_OPTIONS
-from taetpu.spec.kind_examples import example_arm
+from taetpu.spec.kind_examples import example_arm, example_baseline
 from taetpu.spec.overrides import apply_overrides
 from taetpu.spec.study_config import ResolvedConfig, RunConfig
 from taetpu.tpu.compile_client import Compiler, CompileRequest
@@ -55,6 +55,9 @@ def config(slot: str, kind: str) -> ResolvedConfig | None:
         base["model"] = {**MODEL, "embedding": "untied"} if task in OUTPUTS else MODEL
     elif (slot, kind) == ("mask", "full"):
         base["task"] = {**TASK, "form": "encoder"}
+    elif slot == "objective" and kinds(slot)[kind].of_text and kinds(slot)[kind].of_task:
+        base["task"] = {"kind": "text", "seq_len": 64, **DATA["text"]}
+        base = apply_overrides(base, example_baseline(kinds(slot)[kind]) or {})
     try:
         overrides = example_arm(kinds(slot)[kind]) or {}
         return load_config(RunConfig, apply_overrides(base, overrides if slot != "task" else {})).resolve()

@@ -58,7 +58,12 @@ def current() -> dict[str, dict[str, Any]]:
 
 
 def extends(old: Any, new: Any) -> bool:
-    """Return whether a default is unchanged, except that components in it may have gained fields."""
+    """Return whether a default is unchanged, except that components in it may have gained fields.
+
+    A required field may get the default None: no stored run has this value.
+    """
+    if old == "required" and new is None:
+        return True
     if isinstance(old, dict) and isinstance(new, dict):
         return all(name in new and extends(value, new[name]) for name, value in old.items())
     return canonical_json(old) == canonical_json(new)

@@ -207,7 +207,7 @@ def test_a_task_names_its_objective(monkeypatch, make):
     task = make().task
     assert isinstance(default_objective(task), CausalLM)
     assert make().train.objective.for_task(task) == build_component("objective", {"kind": "causal-lm"})
-    monkeypatch.setattr(Copy, "objective", "causal-lmm")
+    monkeypatch.setattr(Copy, "objective", "causal-lmm", raising=False)
     with pytest.raises(UserError, match="'causal-lmm'") as caught:
         make().check()
     assert caught.value.path == ("task",)

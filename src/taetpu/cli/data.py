@@ -108,6 +108,10 @@ def show(
         for number, row in enumerate(rows, 1):
             print_text(f"{number}. {row['text']!r}", hanging=3)
             scored = f"   targets with weight: {row['scored']} of {row['tokens']}"
+            if "masked" in row:
+                scored += f", masked: {' '.join(map(repr, row['masked']))}"
+            if "prefix" in row:
+                scored += f", after a prefix of {row['prefix']} tokens"
             borders = f"; documents begin at {', '.join(map(str, row['documents']))}" if row["documents"] else ""
             source = f"; from {row['source']}" if "source" in row else ""
             print_text(f"{scored}{borders}{source}", hanging=3)
@@ -119,6 +123,7 @@ def _sequences(config: Any, source: Any, count: int, seed: int) -> list[dict[str
 
     from taetpu.core.keys import named, root_key
     from taetpu.data.base import read_windows
+    from taetpu.optim.objectives import default_objective
 
     size = config.train.batch_size
     windows = source.rows(seed, 0, 1, size)[0]
@@ -133,6 +138,10 @@ def _sequences(config: Any, source: Any, count: int, seed: int) -> list[dict[str
             tokens = tokens[: int(batch.lengths[i])]
         text = source.show(tokens) if source.interface.is_language_model else np.array2string(tokens, threshold=20)
         sequences.append({"text": text, "tokens": len(tokens), "scored": scored, "documents": borders})
+        if config.task.batch.prefix:
+            sequences[-1]["prefix"] = int(batch.prefix[i])
+        elif default_objective(config.task).of_text and not config.task.causal:
+            sequences[-1]["masked"] = [source.show([t]) for t in np.asarray(batch.targets[i])[batch.weights[i] > 0]]
         if source.mixture is not None:
             sequences[-1]["source"] = source.mixture.source_of(windows[i])
     return sequences

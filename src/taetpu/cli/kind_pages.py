@@ -154,10 +154,10 @@ def baseline_lines(entry: Mapping[str, Any]) -> list[str]:
     """Return the lines of a study file that set the kind in the baseline; none for kinds that arms choose."""
     from taetpu.spec.document import format_yaml
 
-    lines = []
+    lines = list[str]()
     for path, value in (entry["baseline"] or {}).items():
         *above, name = ["base", *path.split(".")]
-        lines += [f"{'  ' * depth}{part}:" for depth, part in enumerate(above)]
+        lines += [line for depth, part in enumerate(above) if (line := f"{'  ' * depth}{part}:") not in lines]
         lines.append(f"{'  ' * len(above)}{name}: {format_yaml(value)}")
     return lines
 

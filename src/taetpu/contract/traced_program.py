@@ -103,8 +103,11 @@ class Computation:
 
     def same_data(self, other: "Computation") -> bool:
         """Return whether, for each seed, both computations read the same windows in the same order."""
-        a, b = ((c.source.fingerprint, c.source.seq_len, c.config.train.batch_size) for c in (self, other))
-        return a == b
+
+        def windows(of: "Computation") -> tuple[str, int, int]:
+            return of.source.trained or of.source.fingerprint, of.source.seq_len, of.config.train.batch_size
+
+        return windows(self) == windows(other)
 
     @cached_property
     def identity(self) -> str:

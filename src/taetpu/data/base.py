@@ -133,6 +133,8 @@ class Source(ABC):
     """A SHA-256 digest of the training and evaluation tokens; part of a run's identity."""
     evaluated: str
     """A SHA-256 digest of the evaluation data before tokenization. Equal digests make losses comparable."""
+    trained: str = ""
+    """A digest of the training windows if the fingerprint depends on what is predicted in them, too."""
     unit: str
     """An identifier of the tokenization. Losses and accuracies per token are comparable only within one unit."""
     num_windows: int | None = None

@@ -13,6 +13,8 @@ from taetpu.data.tokenizers import Tokenizer
 
 SPACES, BYTE_SPACES = frozenset(" \t\n\r\u2581"), frozenset("\u0120\u010a\u0109\u010d")
 """White space in vocabularies: as it is or as SentencePiece writes it, and as byte-level BPE writes it."""
+BYTES = frozenset({"<0x09>", "<0x0A>", "<0x0D>"})
+"""White space that SentencePiece writes as bytes."""
 Flags = Bool[Array, "batch seq"]
 
 
@@ -48,7 +50,7 @@ def find_words(tokenizer: Tokenizer, vocab_size: int) -> Words | None:
         begins = np.array([not name.startswith(prefix) for name in names])
         return None if begins.all() else Words(begins, np.zeros(vocab_size, bool))
     spaces = BYTE_SPACES if "ByteLevel" in stored else SPACES
-    begins, ends = (np.array([bool(name) and name[place] in spaces for name in names]) for place in (0, -1))
+    begins, ends = (np.array([name in BYTES or name[place:][:1] in spaces for name in names]) for place in (0, -1))
     return Words(begins, ends) if begins.any() or ends.any() else None
 
 

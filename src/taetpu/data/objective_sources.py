@@ -43,6 +43,7 @@ class ChangedSource(Source):
 
     def __init__(self, inner: Any, objective: Component):
         self.inner, self.objective = inner, objective
+        self.trained = inner.fingerprint
         self.vocab_size, self.seq_len, self.unit = inner.vocab_size, inner.seq_len, inner.unit
         self.num_windows, self.tokenizer, self.mixture = inner.num_windows, inner.tokenizer, inner.mixture
         self.names, self.special_tokens, self.can_gather = inner.names, inner.special_tokens, inner.can_gather
@@ -229,7 +230,7 @@ class MaskedSource(ChangedSource):
         loss = None if val is None else unigram_loss(train, val.targets[val.weights > 0], self.vocab_size)
         return {
             "decoy_loss": loss,
-            "decoy": f"frequencies counted on {len(train):,} training tokens, one added to each, scored on masked tokens",
+            "decoy": f"unigrams counted on {len(train):,} training tokens, one added to each, scored on masked tokens",
             "scored": {name: int((split.weights > 0).sum()) for name in TEXTS if (split := self.evaluation(name))},
         }
 
@@ -256,9 +257,11 @@ def find_vocabulary(inner: Any, mask_token: str | int | None, special: Collectio
         remedy = "Use a token of the tokenizer, its number, or none for a token that is added."
         raise UserError(problem, path=("mask_token",), remedy=remedy)
     if added := number is None:
-        tokenizer = None if tokenizer is None else with_tokens(tokenizer, MASK_NAMES[:1])
-        named_number = None if tokenizer is None else tokenizer.number(MASK_NAMES[0])
-        number, size = (size, size + 1) if tokenizer is None else (named_number, tokenizer.vocab_size)
+        number, size = size, size + 1
+        if tokenizer is not None:
+            tokenizer = with_tokens(tokenizer, MASK_NAMES[:1])
+            number, size = tokenizer.number(MASK_NAMES[0]), tokenizer.vocab_size
+    assert number is not None
     flags = np.zeros(size, bool)
     flags[[number, *special, *(() if tokenizer is None else tokenizer.special_numbers)]] = True
     return Vocabulary(size, number, flags, tokenizer, added)

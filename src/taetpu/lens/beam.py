@@ -61,7 +61,7 @@ def beam_search(
             raise UserError(
                 f"{name} is {value}, expected at least 1", path=(name,), remedy=f"Use {name} of at least 1."
             )
-    opened.check_language_model()
+    opened.check_predicts_next(generates=True)
     batch = opened.encode([prompt] if isinstance(prompt, str) else [np.asarray(prompt)])
     length = batch.ids.shape[1] + max_tokens
     opened.check_length(int(batch.lengths.max()) + max_tokens - 1)  # the last token is not read

@@ -111,7 +111,7 @@ def generate(
     """
     if max_tokens < 1:
         raise UserError(f"{max_tokens} tokens were requested", remedy="Request at least 1 token.")
-    opened.check_language_model()
+    opened.check_predicts_next(generates=True)
     batch = opened.encode(prompts)
     opened.check_length(int(batch.lengths.max()) + max_tokens - 1, len(batch))  # the last token is not read
     streams = [_Stream(opened, batch.of(i), stop, on_text and partial(on_text, i)) for i in range(len(batch))]

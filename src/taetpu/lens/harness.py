@@ -42,7 +42,7 @@ class HarnessModel(HarnessBase):
 
     def __init__(self, opened: OpenedModel):
         super().__init__()
-        opened.check_language_model()
+        opened.check_predicts_next()
         if opened.tokenizer is None:
             raise UserError(
                 "this model has no tokenizer, so it cannot read the harness's texts", remedy="Open another."

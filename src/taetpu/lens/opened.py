@@ -249,6 +249,22 @@ class OpenedModel(SavedModel):
             problem = f"this model does not predict tokens: it has {self.interface}"
             raise UserError(problem, remedy="Use a model that was trained to predict tokens.")
 
+    def check_predicts_next(self, *, generates: bool = False) -> None:
+        """Raise `UserError` unless the model predicts next tokens: of one type, from tokens before them only.
+
+        Args:
+            generates: Whether tokens are generated, which may see all tokens of a prompt.
+        """
+        self.check_language_model()
+        for number, layer in enumerate(self.config.layers):
+            mixer = layer.typed_mixer
+            mask = mixer.effective_mask
+            prefixed = mask is not None and (mask.needs_prefix or (generates and mask.hides_targets))
+            if not (mixer.is_causal or prefixed):
+                problem = f"attention in layer {number} of {self.name} is not causal: it predicts no next tokens"
+                remedy = "Use an evaluation set of the run's task, such as val, or another model."
+                raise UserError(problem, remedy="Use a causal model." if generates else remedy)
+
     def check_finite(self, values: Any) -> None:
         """Raise `NotFinite` if a number that the model computed is NaN or infinite."""
         if not np.isfinite(values).all():

@@ -169,8 +169,7 @@ def perplexity(
         UserError: if an input has less than two tokens or cannot be read, the model sees the tokens that it would have
             to predict, or `window` or `stride` is out of range.
     """
-    opened.check_language_model()
-    check_causal(opened)
+    opened.check_predicts_next()
     window, stride = _check_windows(opened, window, stride)
     rows = opened.as_sequences(inputs)
     opened.check_length(min(window, max(map(len, rows))))
@@ -247,14 +246,6 @@ def windows(tokens: int, window: int, stride: int) -> list[tuple[int, int, int]]
         if end == tokens - 1:
             break
     return cuts
-
-
-def check_causal(opened: OpenedModel) -> None:
-    """Raise `UserError` if a token may see later tokens, so that predictions of the next token have no meaning."""
-    for number, layer in enumerate(opened.config.layers):
-        if not layer.typed_mixer.is_causal:
-            problem = f"attention in layer {number} is not causal, so this model does not predict the next token"
-            raise UserError(problem, remedy="Use an evaluation set of the run's task, such as val, or another model.")
 
 
 def _check_windows(opened: OpenedModel, window: int | None, stride: int | None) -> tuple[int, int]:

@@ -118,12 +118,13 @@ class MaskedLM(Objective):
     Source: Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding",
     arXiv 1810.04805; spans: Joshi et al. 2020, "SpanBERT: Improving Pre-training by Representing and Predicting Spans",
     arXiv 1907.10529, without its limit of 10 words; shares: Wettig et al. 2022, "Should You Mask 15% in Masked Language
-    Modeling?", arXiv 2202.08005.
-    Reference: transformers.DataCollatorForLanguageModeling.
+    Modeling?", arXiv 2202.08005. Given the same masks, inputs and labels are those of transformers'
+    DataCollatorForLanguageModeling.
     """
 
     of_task = of_text = True
     causal = predicts_all = False
+    example: ClassVar = {"model.mixer.mask": "full"}
 
     unit: Literal["token", "word"] = "token"
     """What is masked as a whole: a `token`, or a `word`, where the vocabulary shows that one begins."""
@@ -168,6 +169,7 @@ class PrefixLM(Objective):
 
     of_task = of_text = has_prefix = True
     predicts_all = False
+    example: ClassVar = {"model.mixer.mask": "prefix"}
 
     def prepare_text(self, source: Any, special: Collection[int]) -> Source:
         """See `Objective.prepare_text`."""

@@ -18,7 +18,7 @@ USUALLY_SET = "num_heads"
 @cache
 def slot_path(slot: str) -> str:
     """Return the path of a slot in the baseline, e.g. `model.mixer.mask`; empty if no built-in kind has the slot."""
-    waiting: list[tuple[type[Config], str]] = [(RunConfig, "")]
+    waiting: list[tuple[type[Config], str]] = [(RunConfig, "")]  # sections of the study before kinds of slots
     seen = set[str]()
     while waiting:
         cls, before = waiting.pop(0)
@@ -30,7 +30,7 @@ def slot_path(slot: str) -> str:
                 seen.add(mark.name)
                 waiting += [(kind, f"{path}.") for kind in kinds(mark.name).values()]
             elif mark is None and inner is not None:
-                waiting.append((inner, f"{path}."))
+                waiting.insert(0, (inner, f"{path}."))
     return ""
 
 
@@ -64,7 +64,12 @@ def example_arm(cls: type[Component]) -> dict[str, Any] | None:
 
 
 def example_baseline(cls: type[Component]) -> dict[str, Any] | None:
-    """Return the settings of a baseline that observes training with a kind, by path; None for other kinds."""
+    """Return the settings of a baseline for a kind that observes training, or that a task of texts names, by path.
+
+    None for other kinds.
+    """
+    if issubclass(cls, Objective) and cls.of_text and cls.of_task:
+        return {"task.objective": cls.kind, **cls.example}
     if cls.slot not in NOT_IN_ARMS:
         return None
     fields = {name: value for name, value in cls.example.items() if "." not in name}

@@ -119,7 +119,7 @@ def read_documents(opened: OpenedModel, inputs: Any) -> Documents:
     Raises:
         UserError: if an input cannot be read or has less than two tokens.
     """
-    opened.check_language_model()
+    opened.check_predicts_next()
     rows = opened.as_sequences(inputs)
     if short := [number for number, row in enumerate(rows) if len(row) < 2]:
         problem = f"input {short[0]} has one token, and the first token of a text is not predicted"
