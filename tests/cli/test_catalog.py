@@ -126,7 +126,7 @@ def test_the_page_of_a_kind_has_everything_to_use_it(taetpu):
     out = taetpu("catalog", "mask/prefix").out
     assert max(map(len, out.splitlines())) <= 80
     assert "Causal, except that" in out
-    assert "separator: int >= 0 required" in out
+    assert "separator: int >= 0 or none = none" in out
     assert "  arms:\n    prefix:\n      model.mixer.mask: {kind: prefix, separator: 0}" in out
     out = taetpu("catalog", "norm/rms").out
     assert out.startswith("norm/rms (default)\n")

@@ -53,7 +53,7 @@ def runs_of(masked):
     lengths = []
     for row in masked:
         edges = np.flatnonzero(np.diff(np.r_[0, row.astype(int), 0]))
-        lengths += [end - start for start, end in edges.reshape(-1, 2) if 0 < start and end < len(row)]
+        lengths += [end - start for start, end in edges.reshape(-1, 2) if start > 0 and end < len(row)]
     return np.array(lengths)
 
 
@@ -194,7 +194,7 @@ def test_shares_are_those_of_the_collator_of_transformers(whole):
     tokens = jnp.asarray([encoded["input_ids"]] * 2000)
     apart = jnp.asarray([encoded["special_tokens_mask"]] * 2000) > 0
     starts = find_words(tokenizer, tokenizer.vocab_size).starts(tokens) if whole else jnp.ones(tokens.shape, bool)
-    masked, first = draw_mask(root_key(3), starts, apart, 0.15, None)
+    masked, _ = draw_mask(root_key(3), starts, apart, 0.15, None)
     together = np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape)
     shares = (1.0, 0.0) if whole else (0.8, 0.1)
     number, size = tokenizer.number("[MASK]"), tokenizer.vocab_size
@@ -203,8 +203,8 @@ def test_shares_are_those_of_the_collator_of_transformers(whole):
         "masked": (np.asarray(masked), theirs["labels"] != -100),
         "replaced": (ours == number, theirs["input_ids"] == number),
         "changed": (ours != tokens, theirs["input_ids"] != tokens),
-        "neighbours": (np.asarray(masked[:, 1:] & masked[:, :-1]), (theirs["labels"][:, 1:] != -100) & (theirs["labels"][:, :-1] != -100)),
-    }  # fmt: skip
+    }
+    pairs["neighbours"] = tuple(flags[:, 1:] & flags[:, :-1] for flags in pairs["masked"])
     for name, (a, b) in pairs.items():
         noise = np.sqrt((a.mean(1).var() + b.mean(1).var()) / len(a))
         assert abs(a.mean() - b.mean()) < 5 * noise, name

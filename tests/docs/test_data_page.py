@@ -16,7 +16,9 @@ from tests.dataset_hub import serving
 
 import taetpu
 from taetpu.core.config_parsing import build_component
+from taetpu.core.errors import UserError
 from taetpu.data.remote import named
+from taetpu.lens.perplexity import perplexity, split_perplexity
 from taetpu.store import gcs_client
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
@@ -138,9 +140,11 @@ def test_lines_with_buckets_are_prepared(data, google):
         check_line(line, data)
 
 
+MIXTURES, MASKS = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+
 def test_the_study_of_mixtures_is_trained(data, tmp_path):
-    (text,) = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    (data / "study.yaml").write_text(text)
+    (data / "study.yaml").write_text(MIXTURES)
     outcome = taetpu.run(data / "study.yaml", root=str(tmp_path))
     shares = {"baseline": 0.75, "even": 0.5, "more-books": 0.25}
     assert {arm["name"] for arm in outcome.results["arms"]} == shares.keys()
@@ -153,3 +157,21 @@ def test_the_study_of_mixtures_is_trained(data, tmp_path):
     report = next(tmp_path.rglob("report.md")).read_text()
     assert "book.txt" in report
     assert "weight 0.75" in report
+
+
+@pytest.mark.slow
+def test_the_study_of_masks_is_trained_and_shown(data, tmp_path):
+    (data / "masks.yaml").write_text(MASKS)
+    outcome = taetpu.run(data / "masks.yaml", root=str(tmp_path))
+    assert {arm["name"] for arm in outcome.results["arms"]} == {
+        "baseline", "more", "whole-words", "spans", "always-hidden"
+    }  # fmt: skip
+    report = next(tmp_path.rglob("report.md")).read_text()
+    assert "bits_per_byte" not in report
+    opened = taetpu.open_run("masks/more/0", root=tmp_path, data_folder=data)
+    with pytest.raises(UserError, match="not causal"):
+        taetpu.generate(opened, "the")
+    with pytest.raises(UserError, match="not causal"):
+        perplexity(opened, "the cat")
+    losses = split_perplexity(opened, "val")
+    assert losses.mean == pytest.approx(opened.metrics["val/loss"].value[-1], rel=1e-4)

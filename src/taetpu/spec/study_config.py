@@ -167,7 +167,7 @@ class ResolvedConfig(Config):
             remedy = "Use a causal mask."
         else:
             objective = default_objective(self.task)
-            named = f"objective {objective.kind!r} of task {task!r}" if objective.of_text else f"task {task!r}"
+            named = f"objective {objective.kind!r} of task {task!r}" if not objective.causal else f"task {task!r}"
             problem = f"mixer {mixer!r} is causal, and {named} needs attention to later tokens"
             remedy = "Set mask: full."
         return UserError(problem, path=("model", "layers", layer, "mixer"), remedy=remedy)
