@@ -123,7 +123,7 @@ def test_a_model_that_sees_the_next_token_is_refused(opened, draw):
     settings = {"dim": 16, "num_layers": 2, "mixer": {"kind": "attention", "num_heads": 2, "mask": "full"}}
     config = load_config(ModelConfig, settings).resolve()
     other = replace(opened, config=config)
-    with pytest.raises(UserError, match="attention in layer 0 is not causal"):
+    with pytest.raises(UserError, match="layer 0 of small"):
         perplexity(other, "the quick")
 
 
