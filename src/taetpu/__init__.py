@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from taetpu.lens.opening import open_run
     from taetpu.lens.perplexity import perplexity
     from taetpu.lens.probe import probe
+    from taetpu.lens.score import score
     from taetpu.report.opened_study import open_study
     from taetpu.store.frame import read_metrics
     from taetpu.study.components import components
@@ -56,6 +57,7 @@ __all__ = [
     "read_metrics",
     "register",
     "run",
+    "score",
     "to_huggingface",
     "without",
 ]
@@ -76,6 +78,7 @@ _HOMES = {
     "lens.opening": ("open_run",),
     "lens.perplexity": ("perplexity",),
     "lens.probe": ("probe",),
+    "lens.score": ("score",),
     "report.opened_study": ("open_study",),
     "store.frame": ("read_metrics",),
     "study.components": ("components",),

@@ -17,7 +17,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.identity import FIELDS_OUTSIDE_IDENTITY, SCHEMA, canonical_json, recorded_identity, without_defaults
 from taetpu.core.registry import kinds
 from taetpu.nn.lm import ModelConfig
-from taetpu.spec.resolved_study import difference
+from taetpu.spec.differences import difference
 from taetpu.spec.run_ids import run_ids
 from taetpu.spec.study_config import ResolvedConfig, RunConfig
 from taetpu.spec.train_config import TrainConfig

@@ -9,8 +9,8 @@ from tests.small import STUDY, TINY
 
 from taetpu.contract.check import check_arms, compare_parameters
 from taetpu.core.errors import UserError
+from taetpu.spec.differences import difference
 from taetpu.spec.loading import load_study
-from taetpu.spec.resolved_study import difference
 
 BASE = STUDY[: STUDY.index("seeds:")]
 

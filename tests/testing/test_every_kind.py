@@ -42,6 +42,7 @@ SETTINGS = {
     "block-sparse": {"block": 2, "local": 1},
     "in_context_score": {"early": 2, "late": 6},
     "layerskip": {"rate": 0.4},
+    **{kind: {"file": "items.jsonl"} for kind, cls in kinds("eval_metric").items() if "file" in cls.model_fields},
 }
 ONE_A_SLOT = {
     "mixer": "attention", "position": "rope", "rope_scaling": "yarn", "norm": "layer", "ffn": "moe",

@@ -2,7 +2,16 @@
 
 import typer
 
-from taetpu.cli import lens_attention, lens_embed, lens_knockout, lens_layers, lens_patch, lens_perplexity, lens_sample
+from taetpu.cli import (
+    lens_attention,
+    lens_embed,
+    lens_knockout,
+    lens_layers,
+    lens_patch,
+    lens_perplexity,
+    lens_sample,
+    lens_score,
+)
 from taetpu.store.errors import ADDRESS_FORMS
 
 app = typer.Typer(
@@ -15,6 +24,7 @@ app.command()(lens_sample.sample)
 app.command()(lens_sample.check)
 app.command()(lens_sample.diff)
 app.command()(lens_perplexity.perplexity)
+app.command()(lens_score.score)
 app.command()(lens_attention.attention)
 app.command()(lens_attention.scores)
 app.command("logit-lens")(lens_layers.logit_lens)

@@ -5,8 +5,8 @@ from typing import Any
 from taetpu.contract.allowed_changes import places
 from taetpu.contract.traced_program import Computation
 from taetpu.nn.mask import UNLIMITED, CausalConfig, WindowConfig
+from taetpu.spec.differences import difference
 from taetpu.spec.document import format_brief
-from taetpu.spec.resolved_study import difference
 from taetpu.spec.study_config import ResolvedConfig
 
 KNOWN = {

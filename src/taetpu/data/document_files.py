@@ -106,7 +106,7 @@ def arrow(what: str, file: Path) -> Any:
     return pyarrow
 
 
-def _lines(file: Path, longest: int = LONGEST_LINE) -> Iterator[tuple[int, str]]:
+def numbered_lines(file: Path, longest: int = LONGEST_LINE) -> Iterator[tuple[int, str]]:
     """Yield the lines of a text file with their numbers, without line ends and without a byte order mark."""
     unpack = UNPACK.get(file.suffix.lower())
     with unpack(file) if unpack else file.open("rb") as raw:
@@ -137,7 +137,7 @@ def read_text(file: Path, layout: Layout) -> Iterator[str]:
         yield read_whole(file)
         return
     waiting: list[str] = []
-    for _, line in _lines(file):
+    for _, line in numbered_lines(file):
         if layout.per == "blank-line":
             if line.strip():
                 waiting.append(line)
@@ -173,7 +173,7 @@ def _zero_byte(file: Path, where: str) -> UserError:
 
 def read_json_lines(file: Path, layout: Layout) -> Iterator[str]:
     """Yield the texts of a file with an object in each line."""
-    for number, line in _lines(file):
+    for number, line in numbered_lines(file):
         if not line or line.isspace():
             continue
         try:
@@ -201,7 +201,7 @@ def _text_of(row: Any, field: str, where: str, file: Path) -> str:
 def read_table(file: Path, layout: Layout, *, delimiter: str) -> Iterator[str]:
     """Yield the texts of a CSV or TSV file with a header."""
     with _long_cells():
-        rows = csv.reader((f"{line}\n" for _, line in _lines(file)), delimiter=delimiter, strict=True)
+        rows = csv.reader((f"{line}\n" for _, line in numbered_lines(file)), delimiter=delimiter, strict=True)
         names = next(rows, [])
         if layout.field not in names:
             problem = f"{file} has no column {layout.field!r}, but {', '.join(map(repr, names)) or 'nothing'}"

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from taetpu.core.errors import UserError
+from taetpu.data.items.item_set import encode_alone, encode_pair
 from taetpu.lens.generate import Sampling, generate
 from taetpu.lens.inputs import check_row
 from taetpu.lens.losses import sequence_losses
@@ -57,38 +58,19 @@ class HarnessModel(HarnessBase):
         return self._score([self._encode_pair(*request.arguments) for request in requests])
 
     def _encode_pair(self, context: str, continuation: str) -> tuple[np.ndarray, int]:
-        """Return the tokens of both texts, and the position of the continuation's first token.
+        """Return the tokens of both texts, and the position of the continuation's first token."""
+        return self._checked(*encode_pair(self.tokenizer, context, continuation, self.opened.prefix_token))
 
-        A continuation that forms one token with the end of its context is scored as this token.
-        """
-        if not context.rstrip():
-            ids, start = self._encode_alone(context + continuation)
-            doubled = start == 1 and len(ids) > 1 and ids[0] == ids[1]  # the text begins with the token itself
-            return (ids[1:] if doubled and not len(self.tokenizer.start_tokens) else ids), start
-        whole, start = self._encode(context + continuation), len(self._encode(context.rstrip()))
-        if continuation:
-            start = max(min(start, len(whole) - 1), len(self.tokenizer.start_tokens))
-        return whole, start
-
-    def _encode(self, text: str) -> np.ndarray:
-        """Return the tokens of a text, after the tokens that the tokenizer adds before every text."""
-        ids = np.concatenate([self.tokenizer.start_tokens, self.tokenizer.encode_plain(text)])
+    def _checked(self, ids: np.ndarray, start: int) -> tuple[np.ndarray, int]:
         check_row(int(ids.max(initial=0)), self.opened.vocab_size, self.tokenizer)
-        return ids
-
-    def _encode_alone(self, text: str) -> tuple[np.ndarray, int]:
-        """Return the tokens of a text without context, and the position of its first scored token."""
-        ids, added, prefix = self._encode(text), len(self.tokenizer.start_tokens), self.opened.prefix_token
-        if added or prefix is None or not len(ids):
-            return ids, added
-        return np.concatenate([[prefix], ids]).astype(np.int32), 1
+        return ids, start
 
     def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
         """Return the log-likelihood of each text. Long texts are read in windows that score each token once."""
         pairs, owners = [], []
         window = self.opened.seq_len
         for number, request in enumerate(requests):
-            ids, scored = self._encode_alone(request.args[0])
+            ids, scored = self._checked(*encode_alone(self.tokenizer, request.args[0], self.opened.prefix_token))
             for start in range(scored, max(len(ids), scored + 1), window):
                 end = min(start + window, len(ids))
                 first = max(0, end - window - 1)

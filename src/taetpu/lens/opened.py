@@ -16,6 +16,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.short_repr import short_repr
 from taetpu.core.sites import Edit, Read, capture, find_sites
 from taetpu.data.base import Source
+from taetpu.data.items.item_set import prefix_token, special_numbers
 from taetpu.data.tokenizers import StartTokenizerConfig
 from taetpu.lens.finite import NotFinite, with_finiteness
 from taetpu.lens.inputs import (
@@ -141,18 +142,12 @@ class OpenedModel(SavedModel):
     @property
     def end_tokens(self) -> tuple[int, ...]:
         """The tokens that end a text (`eos_token_id` of Hugging Face); empty for models without one."""
-        return self._numbered("eos_token_id")
+        return special_numbers(self.special_tokens, "eos_token_id", self.vocab_size)
 
     @property
     def prefix_token(self) -> int | None:
         """The token before texts that have no context: the one that begins texts, else one that ends them."""
-        return next(iter((*self._numbered("bos_token_id"), *self.end_tokens)), None)
-
-    def _numbered(self, name: str) -> tuple[int, ...]:
-        """Return the special tokens with a name."""
-        numbers = self.special_tokens.get(name)
-        numbers = numbers if isinstance(numbers, list | tuple) else (numbers,)
-        return tuple(number for number in numbers if number is not None and 0 <= number < self.vocab_size)
+        return prefix_token(self.special_tokens, self.vocab_size)
 
     def decode(self, ids: Any) -> str:
         """Return the text of token numbers; names or numbers separated by spaces if the model has no tokenizer."""

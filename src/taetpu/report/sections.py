@@ -6,6 +6,7 @@ from taetpu.report import overview, summary
 from taetpu.report.contrasts import contrasts_section
 from taetpu.report.designs import design_sections
 from taetpu.report.frontier import describe_frontiers, frontiers
+from taetpu.report.item_scores import item_score_sections
 from taetpu.report.judged import is_paired, is_single_judged, strata_section
 from taetpu.report.position_curves import PositionCurves, position_section
 from taetpu.report.post_hoc import post_hoc_sections
@@ -29,6 +30,7 @@ def build_sections(
         contrasts_section(results),
         *post_hoc_sections(results),
         *design_sections(results),
+        *item_score_sections(results),
         position_section(results, positions),
         priors_section(results, priors),
         matching_section(results),

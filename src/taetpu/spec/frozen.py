@@ -8,10 +8,12 @@ from taetpu.core.config import to_data
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
 from taetpu.core.identity import FIELDS_OUTSIDE_IDENTITY, SCHEMA, TOKENIZER_PLACES, canonical_json
+from taetpu.data.digests import digest_file
+from taetpu.spec.differences import changes
 from taetpu.spec.document import format_brief, format_value
 from taetpu.spec.eval_sample import Sample
 from taetpu.spec.overrides import resolve_overrides
-from taetpu.spec.resolved_study import Arm, Study, changes
+from taetpu.spec.resolved_study import Arm, Study
 from taetpu.spec.study_config import Measure, RunConfig
 
 # The parts of a study that may not change after they are frozen, with their names in messages.
@@ -51,6 +53,7 @@ def frozen_data(study: Study) -> dict[str, Any]:
         "evaluation": asdict(Sample.from_config(study.arms[0].config, study.source(study.arms[0]))),
         **({"starts": starts} if (starts := _starts(study)) else {}),
         **({"post_hoc": study.post_hoc} if study.post_hoc else {}),
+        **({"items": items} if (items := {n: digest_file(f) for n, f in study.item_files().items()}) else {}),
     }
 
 
@@ -102,8 +105,8 @@ def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
         study: The study.
 
     Raises:
-        UserError: If the baseline, the measure, the data, the schema, the evaluation sample or the changes of a stored
-            arm differ from the stored data.
+        UserError: If the baseline, the measure, the data, the schema, the evaluation sample, the items of a score or
+            the changes of a stored arm differ from the stored data.
     """
     check_schema(stored, study)
     new, known = frozen_data(study), _with_defaults(stored)
@@ -136,6 +139,7 @@ def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
                 "Give the changed arm another name.",
             )
     starts = _merged_starts(stored.get("starts", {}), new.get("starts", {}), study)
+    items = _merged_items(stored.get("items", {}), new.get("items", {}), study)
     added = {name: overrides for name, overrides in new["arms"].items() if name not in stored["arms"]}
     seeds = [*stored["seeds"], *(seed for seed in study.seeds if seed not in stored["seeds"])]
     arms, roles = {**stored["arms"], **added}, {**stored["roles"], **new["roles"]}
@@ -150,6 +154,8 @@ def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
         extended["resets"] = resets
     if tables := {**stored.get("post_hoc", {}), **new.get("post_hoc", {})}:
         extended["post_hoc"] = tables
+    if items:
+        extended["items"] = items
     return {**stored, **extended, "evaluation": sample, **({"starts": starts} if starts else {})}
 
 
@@ -171,6 +177,23 @@ def _merged_starts(
                 )
                 raise _frozen_error(study, problem, f"arms.{arm}", "Restore the model, or give the arm another name.")
     return {arm: {**stored.get(arm, {}), **new.get(arm, {})} for arm in {**stored, **new}}
+
+
+def _merged_items(stored: Mapping[str, str], new: Mapping[str, str], study: Study) -> dict[str, str]:
+    """Return the stored digests of item files, extended by those of new scores.
+
+    Raises:
+        UserError: If a file differs from the one on which earlier runs were scored.
+    """
+    for name, digest in new.items():
+        if (before := stored.get(name, digest)) != digest:
+            problem = (
+                f"the items of {name!r} have changed: the SHA-256 of {study.item_files()[name]} was {before[:8]} and "
+                f"is {digest[:8]} now"
+            )
+            remedy = "Restore the file, or give the score on the new file another name."
+            raise _frozen_error(study, problem, f"base.train.eval_metrics.{name}", remedy)
+    return {**stored, **new}
 
 
 def check_schema(stored: Mapping[str, Any], study: Study) -> None:

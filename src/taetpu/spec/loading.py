@@ -14,11 +14,12 @@ from taetpu.core.registry import kinds
 from taetpu.spec.arms import candidates
 from taetpu.spec.contrasts import plan_contrasts
 from taetpu.spec.designs import described
+from taetpu.spec.differences import difference
 from taetpu.spec.document import Document, format_value, parse_value, read_document
 from taetpu.spec.error_places import Origins
 from taetpu.spec.overrides import apply_overrides, merge_overrides, resolve_overrides
 from taetpu.spec.presets import expand_preset
-from taetpu.spec.resolved_study import Arm, Sources, Study, difference
+from taetpu.spec.resolved_study import Arm, Sources, Study
 from taetpu.spec.start import Convert
 from taetpu.spec.start_settings import expand_start
 from taetpu.spec.study_config import BASELINE, Measure, ResolvedConfig, RunConfig, StudySpec, check_name
@@ -60,7 +61,7 @@ def load_study(file: Path | str | Mapping[str, Any], sets: Sets = (), convert: C
         arms = _arms(spec, base, first, document)
         design, tune = described(spec, base), tuning(spec, base)
         _check_measured(spec.measure.primary, tune, arms)
-        measure = spec.measure.directed(first.config.metric_specs[spec.measure.primary.partition("/")[2]])
+        measure = spec.measure.directed(first.config.metric_spec(spec.measure.primary))
         contrasts = _contrasts(measure, arms, baseline)
     except UserError as error:
         raise document.locate(error) from None

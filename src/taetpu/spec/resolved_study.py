@@ -14,8 +14,11 @@ from taetpu.core.notebook_html import paragraph, table
 from taetpu.core.plugins import Plugin, attribute_errors
 from taetpu.core.short_repr import shorten_value
 from taetpu.data.base import Source, Task, at_length, check_finite
+from taetpu.data.items.item_set import ItemSet
 from taetpu.data.tokenizers import StartTokenizerConfig
 from taetpu.nn.named_arrays import output_parameters, position_parameters, vocabulary_parameters
+from taetpu.optim.eval_metrics.item_scores import item_scores
+from taetpu.spec.differences import Diff, changes
 from taetpu.spec.document import Document, format_brief
 from taetpu.spec.error_places import Origins
 from taetpu.spec.eval_sample import Sample
@@ -25,8 +28,6 @@ from taetpu.spec.study_config import Measure, ResolvedConfig, RunConfig
 from taetpu.spec.tuning import Tuning
 from taetpu.spec.unresolved_arms import Stage
 from taetpu.store.frozen_study import PlannedContrast, PostHocSettings, Role, StudyDesign
-
-Diff = dict[str, tuple[Any, Any]]
 
 RunKey = tuple[str, int, str]
 """The arm, seed and ID of a run."""
@@ -146,6 +147,7 @@ class Sources:
     def __init__(self, folder: Path, seed: int = 0, convert: Convert | None = None):
         self.folder, self.seed, self._convert = folder, seed, convert
         self._known: dict[str, Source] = {}
+        self._items: dict[str, ItemSet] = {}
         self._starts: dict[tuple[str, int | None], StoredModel] = {}
 
     def prepare(self, config: ResolvedConfig) -> Source:
@@ -172,6 +174,28 @@ class Sources:
             check_finite(task, prepared)
             self._known[key] = prepared
         return self._known[key]
+
+    def items(self, config: ResolvedConfig) -> dict[str, ItemSet]:
+        """Return the items of each score in `train.eval_metrics`, by name. A file is read once for each tokenizer.
+
+        Raises:
+            UserError: If the items are invalid. The error's path is one of the config.
+        """
+        sets = dict[str, ItemSet]()
+        if not (scores := item_scores(config.train.eval_metrics)):
+            return sets
+        with locate_errors("task"):
+            source = self.prepare(config)
+        special = source.special_tokens
+        if not special and source.tokenizer is not None and (stored := self.start(config, self.seed)):
+            special = stored.special_tokens
+        for name, score in scores.items():
+            key = canonical_json([to_data(score), source.unit, source.seq_len, dict(special)])
+            if key not in self._items:
+                with locate_errors("train", "eval_metrics", name):
+                    self._items[key] = score.prepare(self.folder, source, special)
+            sets[name] = self._items[key]
+        return sets
 
     def _with_model(self, tokenizer: StartTokenizerConfig, start: StartConfig) -> StartTokenizerConfig:
         """Return the config of the tokenizer `start` with the tokenizer of the model that runs start from.
@@ -377,6 +401,8 @@ class Study:
 
     def _check_comparable(self, arm: Arm, source: Source, baseline: Source) -> None:
         split, _, what = self.measure.primary.partition("/")
+        if split in item_scores(arm.config.train.eval_metrics):  # all arms have the same items
+            return
         if source.evaluated != baseline.evaluated:
             problem = f"arm {arm.name!r} is evaluated on other data than the baseline, so the two cannot be compared"
             raise arm.explain(UserError(problem, path=("task",), remedy="Move this arm to a separate study."))
@@ -431,6 +457,31 @@ class Study:
         except UserError as error:
             raise arm.explain(error.within("task")) from None
 
+    def items(self, arm: Arm) -> dict[str, ItemSet]:
+        """Return the items of an arm's scores, by name (see `Sources.items`).
+
+        Raises:
+            UserError: If the items are invalid. The error is located in the study file.
+        """
+        try:
+            return self.sources.items(arm.config)
+        except UserError as error:
+            raise arm.explain(error) from None
+
+    def item_files(self) -> dict[str, Path]:
+        """Return the files of scores on items, by name. All arms have the same.
+
+        Raises:
+            UserError: If a file does not exist.
+        """
+        files = dict[str, Path]()
+        for name, score in item_scores(self.baseline.train.eval_metrics).items():
+            try:
+                files[name] = score.path(self.folder)
+            except UserError as error:
+                raise self.arms[0].explain(error.within("train", "eval_metrics", name)) from None
+        return files
+
 
 def _sets(value: Any, parts: Sequence[str]) -> bool:
     """Return whether an override's value contains the field with the given path."""
@@ -440,27 +491,3 @@ def _sets(value: Any, parts: Sequence[str]) -> bool:
             return isinstance(value, Mapping) and ".".join(parts[i:]) in value
         value = value[part]
     return True
-
-
-# --- changes of an arm -----------------------------------------------------------------------------------------------
-
-
-def difference(old: ResolvedConfig, new: ResolvedConfig) -> Diff:
-    """Return the differences between two configs, in the form of `Arm.diff`."""
-    a, b = to_data(old), to_data(new)
-    before, after = a["model"].pop("layers"), b["model"].pop("layers")
-    a["model"]["num_layers"], b["model"]["num_layers"] = len(before), len(after)
-    differences = dict(changes(a, b, ()))
-    layers = [dict(changes(x, y, ())) for x, y in zip(before, after, strict=False)]
-    for i, layer in enumerate(layers):
-        for path, change in layer.items():
-            alike = all(other.get(path) == change for other in layers)
-            differences[f"model.{path}" if alike else f"model.layers.{i}.{path}"] = change
-    return differences
-
-
-def changes(a: Any, b: Any, path: tuple[str, ...]) -> list[tuple[str, tuple[Any, Any]]]:
-    """Return the differences between plain data as pairs of a dotted path and `(a's value, b's value)`."""
-    if not (isinstance(a, Mapping) and isinstance(b, Mapping)) or a.get("kind") != b.get("kind"):
-        return [] if a == b else [(".".join(path), (a, b))]
-    return [change for name in {**a, **b} for change in changes(a.get(name), b.get(name), (*path, str(name)))]

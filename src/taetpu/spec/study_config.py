@@ -15,6 +15,7 @@ from taetpu.core.registry import kinds
 from taetpu.nn.block import LayerConfig
 from taetpu.nn.lm import LMConfig, ModelConfig
 from taetpu.nn.mask import StaticWindowConfig, WindowConfig
+from taetpu.optim.eval_metrics.item_scores import item_scores
 from taetpu.optim.objectives import default_objective
 from taetpu.spec.contrasts import ContrastConfig
 from taetpu.spec.document import format_value
@@ -194,16 +195,30 @@ class ResolvedConfig(Config):
         train = self.train
         measured = {name: metric for name, metric in train.eval_metrics.items() if metric.has_value}
         specs = {name: metric.spec for name, metric in measured.items()}
+        items = item_scores(train.eval_metrics).items()
+        scores = {f"{name}/{part}": spec for name, score in items for part, spec in score.item_metrics.items()}
         named = {n: replace(s, mean_of=tuple(f"{n}.{part}" for part in s.mean_of)) for n, s in specs.items()}
-        return {**self.task.metric_specs, **named, **{f"{name}/": m.spec for name, m in train.metrics.items()}}
+        return {
+            **self.task.metric_specs,
+            **named,
+            **scores,
+            **{f"{name}/": m.spec for name, m in train.metrics.items()},
+        }
+
+    def metric_spec(self, metric: str) -> MetricSpec:
+        """Return what a metric of `metrics` is."""
+        specs = self.metric_specs
+        return specs[metric if metric in specs else metric.partition("/")[2]]
 
     def metrics(self) -> list[str]:
-        """Return the metrics by which runs of this config can be compared: the metrics on whole evaluation splits.
+        """Return the metrics by which runs can be compared: those on whole evaluation splits, and scores on items.
 
         Training metrics are excluded, since they are means over a number of steps that depends on `log_every`.
         """
         splits = self.task.evaluation_sets
-        return sorted(f"{split}/{name}" for split in splits for name in self.metric_specs if not name.endswith("/"))
+        on_splits = [name for name in self.metric_specs if "/" not in name]
+        scores = [name for name in self.metric_specs if "/" in name and not name.endswith("/")]
+        return sorted([*(f"{split}/{name}" for split in splits for name in on_splits), *scores])
 
 
 class Measure(Config):

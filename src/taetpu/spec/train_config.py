@@ -7,6 +7,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_
 from taetpu.core.config import Config, Size, SlotMark, Traced
 from taetpu.core.errors import UserError
 from taetpu.core.metric_spec import TASK_METRICS
+from taetpu.optim.eval_metrics.item_scores import item_scores
 from taetpu.optim.hooks import overrides_method
 from taetpu.optim.objectives import TaskObjective
 from taetpu.optim.optimizers.adam import AdamW
@@ -101,6 +102,7 @@ class TrainConfig(Config):
             if taken := sorted(set(getattr(self, field)) & set(reserved)):
                 problem = f"the metric name {taken[0]!r} is reserved for a metric that every run measures"
                 raise UserError(problem, path=(field, taken[0]), remedy="Use another name and set the metric's kind.")
+        self.check_scores()
         peak, floor = getattr(self.optimizer, "lr", None), getattr(self.schedule, "min_lr", None)
         if isinstance(peak, int | float) and isinstance(floor, int | float) and floor > peak:
             raise UserError(
@@ -111,6 +113,13 @@ class TrainConfig(Config):
         if self.steps is not None:
             self.check_schedule(self.steps)
         return self
+
+    def check_scores(self) -> None:
+        """Raise `UserError` if scores on items have the name of other series."""
+        for name in item_scores(self.eval_metrics):
+            if name in self.metrics or name in SERIES or name.startswith("val@") or "/" in name:
+                problem = f"the scores {name}/... would have the names of other metrics"
+                raise UserError(problem, path=("eval_metrics", name), remedy="Use another name, and set its kind.")
 
     def check_hooks(self) -> None:
         """Raise `UserError` if a hook changes the updates of an optimizer that evaluates other parameters."""

@@ -12,6 +12,7 @@ from taetpu.stats.contrasts import Contrast, estimate_contrasts
 from taetpu.stats.designs import analyse_designs, design_limits
 from taetpu.stats.deviations import find_departures
 from taetpu.stats.integrity import find_damage, raise_if_damaged
+from taetpu.stats.item_effects import compare_scores
 from taetpu.stats.load import read_study
 from taetpu.stats.plan import Plan, read_plan
 from taetpu.stats.post_hoc import compare_tables
@@ -126,6 +127,8 @@ def compute_results(folder: StudyFolder, *, checked: bool = False) -> Results:
         ]
     if tables := compare_tables(study, table, plan, against, final):
         results["post_hoc"] = tables
+    if scores := compare_scores(table, plan, against):
+        results["scores"] = scores
     return finite(results)
 
 

@@ -12,6 +12,7 @@ from typing_extensions import TypedDict
 
 from taetpu.core.errors import UserError
 from taetpu.core.metric_spec import Direction
+from taetpu.stats.item_results import ItemScore
 from taetpu.stats.plan import NoiseModel
 from taetpu.store import frozen_study
 from taetpu.store.study import StudyFolder
@@ -439,6 +440,7 @@ class Results(TypedDict, closed=True):
     arms: list[Arm]
     contrasts: NotRequired[list[Contrast]]
     post_hoc: NotRequired[list[PostHoc]]
+    scores: NotRequired[list[ItemScore]]  # absent without scores on items
 
 
 def read_results(folder: StudyFolder) -> Results | None:

@@ -198,7 +198,18 @@ def check_same_evaluation_set(table: Table, groups: Iterable[Collection[str]], m
         return
     for group in groups:
         first: tuple[str, float] | None = None
+        items: tuple[str, str] | None = None
         for cell in (cell for arm in group for cell in table.finished(arm)):
+            digest = (cell.result or {}).get("items", {}).get(split, {}).get("sha256")
+            if digest is not None and cell.run is not None:
+                items = items or (cell.run.where, digest)
+                if digest != items[1]:
+                    problem = (
+                        f"the items of {split!r} of this run have the SHA-256 {digest[:8]}, but {items[0]} scored "
+                    )
+                    problem += f"those with {items[1][:8]}"
+                    remedy = "Delete the folder of the run that scored the wrong items and run the study again."
+                    raise UserError(problem, file=cell.run.where, remedy=remedy)
             weight = cell.evaluation.get(f"{split}/weight")
             if weight is None or cell.run is None:
                 continue

@@ -197,6 +197,7 @@ class FrozenStudy(TypedDict, closed=True):
     evaluation: NotRequired[dict[str, Any]]  # the sample of the validation split
     starts: NotRequired[dict[str, dict[str, str]]]  # by arm and seed: the digest of the model that a run starts from
     post_hoc: NotRequired[dict[str, PostHocSettings]]
+    items: NotRequired[dict[str, str]]  # the digests of the files of scores on items, by the name of the score
     plan: dict[str, Any]  # the analysis plan with its hash (see `stats.plan`)
     planned_after: NotRequired[int]  # the number of runs that had ended before the plan was written
     judged_at: NotRequired[list[int]]  # the number of seeds at each earlier verdict

@@ -12,7 +12,7 @@ def data_files(study: Study) -> set[Path]:
     Raises:
         UserError: if a file does not exist.
     """
-    return {path for arm in study.arms for path in arm.config.task.files(study.folder)}
+    return {*study.item_files().values(), *(path for arm in study.arms for path in arm.config.task.files(study.folder))}
 
 
 def fetched_sources(study: Study) -> list[str]:

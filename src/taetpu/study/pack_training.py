@@ -137,7 +137,7 @@ class StudyTrainer:
             program = self.programs.get(pack, source)
             starts = [self.sources.start(run.config, run.seed) for run in pack.runs]
             writer = ResultWriter(pack, program, environment(), starts)
-            evaluator = Evaluator(program, pack.runs, self.sample)
+            evaluator = Evaluator(program, pack.runs, self.sample, self.sources.items(pack.config))
             PackTrainer(pack, program, self.folder, writer, evaluator, self.callback, profile, starts).run()
         except (UserError, StudyFailed):
             raise

@@ -42,6 +42,8 @@ def check_study(
     refuse_place(study, place)
     stages = ArmStages.of(study)
     checked = stages.sized
+    for arm in checked.arms:
+        checked.items(arm)
     computed = check_arms(checked, progress)
     check_tables(checked)
     for arm in checked.arms:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,10 +11,12 @@ from jaxtyping import Float
 
 from taetpu.core.distributed import to_host
 from taetpu.data.base import evaluation_order
+from taetpu.data.items.item_set import ItemSet
 from taetpu.nn.lm import LM
 from taetpu.spec.eval_sample import Sample
 from taetpu.spec.resolved_study import RunSpec
 from taetpu.store.metrics import SAMPLED
+from taetpu.train.item_evaluator import NO_ITEMS, ItemEvaluator
 from taetpu.train.metric_series import split_metrics
 from taetpu.train.program import Program
 
@@ -29,8 +31,10 @@ class Evaluator:
         program: the program of the pack.
         runs: the runs of the pack.
         sample: the part of the validation split that is evaluated during training.
+        items: the items of scores in `train.eval_metrics`, by name.
 
     Attributes:
+        items: the evaluator of the scores on items.
         sampled: the number of windows in the validation sample.
         val_windows: the number of windows in the validation split; 0 if the task has no validation split.
         windows: the evaluation sets as arrays on the pack's devices, by split.
@@ -40,8 +44,11 @@ class Evaluator:
         seconds_per_token: the time per token in the latest evaluation; NaN until an evaluation ran without compiling.
     """
 
-    def __init__(self, program: Program, runs: Sequence[RunSpec], sample: Sample):
+    def __init__(
+        self, program: Program, runs: Sequence[RunSpec], sample: Sample, items: Mapping[str, ItemSet] = NO_ITEMS
+    ):
         self.program, self.runs, self.sample = program, runs, sample
+        self.items = ItemEvaluator(program, items)
         val = program.source.evaluation("val")
         self.val_windows = 0 if val is None else len(val.tokens)
         self.sampled = sample.size_within(self.val_windows) if val is not None else 0
@@ -82,8 +89,8 @@ class Evaluator:
         return metrics
 
     def evaluate_at_end(self, models: LM) -> list[dict[str, float]]:
-        """Return the metrics of each run on the evaluation sets that are not evaluated during training."""
-        metrics: list[dict[str, float]] = [{} for _ in range(self.program.width)]
+        """Return the metrics of each run on items and on the evaluation sets that training does not evaluate."""
+        metrics = self.items.evaluate(models)
         for split in self.windows:
             if split != "val":
                 metrics = [a | b for a, b in zip(metrics, self.evaluate(models, split), strict=True)]

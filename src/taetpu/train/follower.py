@@ -4,7 +4,7 @@ The primary process runs the study as if it were the only process. Before each p
 the configs of its runs. After the last pack, it broadcasts the exit code.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from signal import SIGINT
 from typing import Any
@@ -66,13 +66,14 @@ def follow(folder: StudyFolder, sources: Sources) -> int:
         while (message := broadcast())["pack"] is not None:
             with suppress(UserError, PeerFailed, NotReproduced, KeyboardInterrupt):  # reported by the primary process
                 try:
-                    runs = in_every_process(lambda message=message: tuple(_load_runs(message["runs"], sources, folder)))
+                    runs = in_every_process(lambda message=message: tuple(_load_runs(message, sources, folder)))
                 except UserError as error:  # the primary process ends too
                     refused.append(error)
                     continue
                 pack = Pack.of(PackPlan.from_data(message["pack"]), runs)
                 program = programs.get(pack, sources.prepare(pack.config))
-                evaluator = Evaluator(program, runs, Sample(**message["sample"]))
+                items = sources.items(pack.config)
+                evaluator = Evaluator(program, runs, Sample(**message["sample"]), items)
                 starts = [sources.start(run.config, run.seed) for run in runs]
                 writer = NoWriter(message["open"])
                 PackTrainer(pack, program, folder, writer, evaluator, Callback(), starts=starts).run()
@@ -81,8 +82,8 @@ def follow(folder: StudyFolder, sources: Sources) -> int:
     return message["exit_code"]
 
 
-def _load_runs(entries: Sequence[dict[str, Any]], sources: Sources, folder: StudyFolder) -> Iterator[Run]:
-    for entry in entries:
+def _load_runs(message: dict[str, Any], sources: Sources, folder: StudyFolder) -> Iterator[Run]:
+    for entry in message["runs"]:
         config = load_config(ResolvedConfig, entry["config"])
         data = sources.prepare(config).fingerprint
         stored = sources.start(config, entry["seed"])
@@ -90,4 +91,8 @@ def _load_runs(entries: Sequence[dict[str, Any]], sources: Sources, folder: Stud
         if run_ids(config, {entry["seed"]: start}, data) != [entry["id"]]:
             problem = f"the run of arm {entry['arm']!r} has different IDs in this process and in the primary process"
             raise UserError(problem, remedy="Use the same data, plug-ins and package versions in all processes.")
+        digests = {name: items.file.sha256 for name, items in sources.items(config).items()}
+        if different := [name for name, digest in digests.items() if message["items"].get(name) != digest]:
+            problem = f"the items of {different[0]!r} differ in this process and in the primary process"
+            raise UserError(problem, remedy="Use the same files in all processes.")
         yield Run.at(RunSpec(entry["arm"], entry["seed"], config, entry["id"], data, start), folder)

@@ -22,10 +22,11 @@ from taetpu.core.distributed import to_devices, to_host
 from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import named, root_key
 from taetpu.core.static_dynamic import bind, split
-from taetpu.data.base import Batch, Source, array_shapes, evaluation_order
+from taetpu.data.base import Batch, Source, Split, array_shapes, evaluation_order
 from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
 from taetpu.nn.embedding import check_tokens
 from taetpu.nn.lm import LM
+from taetpu.optim.eval_metrics import NO_METRICS, EvalMetric
 from taetpu.optim.objectives import default_objective
 from taetpu.optim.structure_checks import evaluates_trained
 from taetpu.spec.study_config import ResolvedConfig
@@ -34,7 +35,7 @@ from taetpu.train.layout import Layout
 from taetpu.train.memory import TABLE_BYTES
 from taetpu.train.pack_plan import Pack
 from taetpu.train.run_axis import DIVIDED, RUNS, SHARED, make_mesh, map_sequentially, with_local_table
-from taetpu.train.sample import continue_tokens
+from taetpu.train.sample import answer, continue_tokens
 from taetpu.train.sharding import DATA, RUN, WHOLE, tree_shardings
 from taetpu.train.step import (
     Arrays,
@@ -68,6 +69,9 @@ AdvanceFn: TypeAlias = Callable[
 ]
 ObserveFn: TypeAlias = Callable[[TrainState, Numbers, Seeds, StepRows, Arrays], dict[str, Float[Array, " run"]]]
 EvaluateFn: TypeAlias = Callable[[LM, Batch, Count], dict[str, Float[Array, "run batches batch ..."]]]
+AnswerFn: TypeAlias = Callable[
+    [LM, Int[np.ndarray, "batches batch seq"], Int[np.ndarray, "batches batch"]], Int[Array, "run batches batch new"]
+]
 SampleFn: TypeAlias = Callable[[LM, Seeds, Count, Int[np.ndarray, " start"]], Int[Array, "run length"]]
 
 Progress: TypeAlias = tuple[TrainState, dict[str, Float[Array, " chunk"]]]
@@ -124,6 +128,7 @@ class Program:
         capabilities = Capabilities(platform_of(self.mesh.devices.flat[0]))
         capabilities.check_path(execution.attention, remedy="Resume this pack on the kind of device it was started on.")
         self.observers: dict[int, ObserveFn] = {}
+        self.answers: dict[int, AnswerFn] = {}
         self.model_shardings: dict[Hashable, PyTree] = {}  # shardings of evaluated models, by structure
 
     @cached_property
@@ -291,16 +296,28 @@ class Program:
 
         Since `count` is an input, a sample and the whole split share one program.
         """
+        return self._evaluate_with(self.structure.train.eval_metrics)
+
+    @cached_property
+    def score(self) -> EvaluateFn:
+        """The function `evaluate` without metrics other than loss and accuracy, for the sequences of items."""
+        return self._evaluate_with(NO_METRICS)
+
+    def _evaluate_with(self, metrics: Mapping[str, EvalMetric]) -> EvaluateFn:
+        objective = default_objective(self.structure.task)
         return self.map_over_runs(
-            partial(
-                evaluate, dtype=self.dtype, division=self.division, metrics=self.structure.train.eval_metrics,
-                objective=default_objective(self.structure.task),
-            ),
+            partial(evaluate, dtype=self.dtype, division=self.division, metrics=metrics, objective=objective),
             shared=(2,), divided=(1,),
         )  # fmt: skip
 
+    def answer(self, new: int) -> AnswerFn:
+        """Return the function `(model, prompts, lengths) -> tokens` that generates `new` tokens after prompts."""
+        if new not in self.answers:
+            self.answers[new] = self.map_over_runs(partial(answer, new=new, dtype=self.dtype), shared=(1, 2))
+        return self.answers[new]
+
     def evaluate_on_host(
-        self, model: LM, windows: Batch, count: int
+        self, model: LM, windows: Batch, count: int, *, items: bool = False
     ) -> dict[str, Float[np.ndarray, "run sequence ..."]]:
         """Return the sums of each sequence in the first `count` batches as float64 on the host; 0 for other sequences.
 
@@ -308,13 +325,14 @@ class Program:
             model: the models with a leading run axis. Models on the host are placed like the models in training.
             windows: the evaluation set.
             count: the number of batches to evaluate.
+            items: whether the sequences are those of items.
         """
         if any(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(model)):
             known = self.model_shardings.get(jax.tree.structure(model))  # an equivalent but unequal sharding recompiles
             model = jax.tree.map(to_devices, model, self.state_shardings(model) if known is None else known)
         else:
             self.model_shardings[jax.tree.structure(model)] = jax.tree.map(lambda a: a.sharding, model)
-        on_devices = self.evaluate(model, windows, np.int32(count))
+        on_devices = (self.score if items else self.evaluate)(model, windows, np.int32(count))
         on_host = {name: to_host(sums).astype(np.float64) for name, sums in on_devices.items()}
         return {name: sums.reshape(self.width, -1, *sums.shape[3:]) for name, sums in on_host.items()}
 
@@ -348,19 +366,26 @@ class Program:
     def windows(self, split: str, most: int | None = None) -> Batch | None:
         """Return the windows of `evaluation_set` as host arrays."""
         data = self.source.evaluation(split)
-        if data is None:
-            return None
+        return None if data is None else self.batched(data, evaluation_order(len(data.tokens)), most)
+
+    def batched(
+        self, data: Split, order: Int[np.ndarray, " sequence"], most: int | None = None, *, fill: bool = False
+    ) -> Batch:
+        """Return sequences in an order as host arrays `(batches, batch, seq)`; see `evaluation_set`.
+
+        Batches of longer sequences than in training have no more tokens than those of training. With `fill`, batches
+        of shorter sequences have as many.
+        """
         at = self.source.interface
         for ids, size in (data.tokens, at.vocab_size), (data.targets, at.output_size), (data.types, at.types):
             if ids is not None and ids.dtype.kind == "i":
                 check_tokens(ids, size)  # a compiled gather clips indices silently
         parts = self.mesh.shape[DATA]
         wanted = min(len(data.tokens), most or len(data.tokens))
-        most_sequences = self.structure.train.batch_size
-        if (longer := data.tokens.shape[1]) > self.source.seq_len:  # no more tokens than in a batch of training
-            most_sequences = max(most_sequences * self.source.seq_len // longer // parts, 1) * parts
+        length, most_sequences = data.tokens.shape[1], self.structure.train.batch_size
+        if fill or length > self.source.seq_len:
+            most_sequences = max(most_sequences * self.source.seq_len // length // parts, 1) * parts
         size = min(most_sequences, -(-wanted // parts) * parts)
-        order = evaluation_order(len(data.tokens))
         missing = -len(data.tokens) % size
 
         def batched(a: Shaped[np.ndarray, "windows ..."]) -> Shaped[np.ndarray, "batches batch ..."]:

@@ -120,6 +120,7 @@ class ResultWriter:
         folder.write_evaluation(
             {f"{split}/{name}": sum_blocks(values[place]) for split, sums in evaluator.sums.items()
              for name, values in sums.items()}
+            | evaluator.items.stored(place)
         )  # fmt: skip
         spent = cost(self.program, run, self.program.steps)
         series = folder.metrics()
@@ -137,6 +138,7 @@ class ResultWriter:
                 "steps": self.program.steps,
                 "metrics": {**last, **final},
                 "val_sample": {"windows": evaluator.sampled, "of": evaluator.val_windows},
+                **({"items": evaluator.items.facts} if evaluator.items.scores else {}),
                 "params": num_params(run.config.model, source.interface, source.seq_len),
                 "memory": {"training": memory, "kv_cache": kv_bytes(run.config, source)},
                 **spent,

@@ -2,7 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, DTypeLike, Float, Int
 
 from taetpu.core.keys import Key, named
 from taetpu.nn.lm import LM
@@ -58,3 +58,31 @@ def continue_tokens(
         return buffer.at[at].set(token), None
 
     return jax.lax.scan(add, buffer, jnp.arange(start, total))[0][:total]
+
+
+def answer(
+    model: LM, prompts: Int[Array, "batches batch seq"], lengths: Int[Array, "batches batch"], *, new: int,
+    dtype: DTypeLike = jnp.float32,
+) -> Int[Array, "batches batch new"]:  # fmt: skip
+    """Return the most likely token at each position after prompts, each from a full forward pass.
+
+    Args:
+        model: the model.
+        prompts: the prompts, padded on the right with at least `new` tokens, which a causal model does not read.
+        lengths: the number of tokens of each prompt.
+        new: the number of tokens to generate.
+        dtype: dtype of activations and matrix products.
+    """
+
+    def continue_batch(batch: tuple[Array, Array]) -> Array:
+        tokens, length = batch
+        row = jnp.arange(len(tokens))
+
+        def add(tokens: Array, number: Array) -> tuple[Array, Array]:
+            place = length + number
+            token = model(tokens, dtype=dtype)[row, place - 1].argmax(-1).astype(jnp.int32)
+            return tokens.at[row, place].set(token), token
+
+        return jax.lax.scan(add, tokens, jnp.arange(new))[1].T
+
+    return jax.lax.map(continue_batch, (prompts, lengths))

@@ -103,6 +103,7 @@ class PackTrainer:
         self.observations = {
             step - 1: [n for n in intervals if step % n == 0] for n in intervals for step in range(n, self.steps + 1, n)
         }
+        self.scores = self.evaluator.items.steps(self.steps)
         self.dispatch, self.began = 1, time.monotonic()
         # The wall time of steps, excluding the first dispatch, which compiles.
         self.compiled, self.timed, self.timed_steps = False, 0.0, 0
@@ -131,7 +132,10 @@ class PackTrainer:
         """Broadcast everything that the other processes need to train the pack (see `train.follower`)."""
         runs = [{"arm": run.arm, "seed": run.seed, "id": run.id, "config": to_data(run.config)} for run in self.runs]
         sample = asdict(self.evaluator.sample)
-        broadcast({"pack": self.plan.data, "runs": runs, "sample": sample, "open": list(self.writer.open)})
+        items = {name: each.file.sha256 for name, each in self.evaluator.items.sets.items()}
+        broadcast(
+            {"pack": self.plan.data, "runs": runs, "sample": sample, "open": list(self.writer.open), "items": items}
+        )
         in_every_process(lambda: None)  # the other processes load the pack
 
     def train_pack(self) -> None:
@@ -146,11 +150,13 @@ class PackTrainer:
         ):  # fmt: skip
             state, step = self.resume(checkpoints)
             self.buffer = MetricBuffer(self.plan.width, self.train.log_every, step)
-            for border in sorted({*self.evals, *self.saves, *self.observations}):
+            for border in sorted({*self.evals, *self.saves, *self.scores, *self.observations}):
                 if border > step:
                     state, step = self.advance(state, step, border)
                     if step < border:
                         self.leave(state, step, checkpoints)
+                    if step in self.scores:
+                        self.score_items(state, step)
                     if step in self.evals or step in self.saves:
                         self.close_border(state, step, checkpoints)
                 if border == step:  # also after resuming, which deletes values stored under step + 1
@@ -251,6 +257,12 @@ class PackTrainer:
             on_host = {name: to_host(value) for name, value in values.items()}
             for i in range(len(self.runs)):
                 self.buffer.add_point(step + 1, i, {name: float(value[i]) for name, value in on_host.items()})
+
+    def score_items(self, state: TrainState, step: int) -> None:
+        """Measure the scores on items that are due at `step`, and record them."""
+        models = self.program.evaluated(state, self.numbers)
+        for i, values in enumerate(self.evaluator.items.evaluate(models, self.scores[step])[: len(self.runs)]):
+            self.buffer.add_point(step, i, values)
 
     def close_border(self, state: TrainState, step: int, checkpoints: Checkpoints) -> None:
         """Evaluate, sample and store as due at `step`. Metrics are stored before the state to which they belong."""

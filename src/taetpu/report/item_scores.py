@@ -1,0 +1,85 @@
+"""The sections on scores on items: by arm, compared on the same items, and by group of items."""
+
+from collections.abc import Mapping, Sequence
+
+from taetpu.report.section_types import Section, Table
+from taetpu.stats import formatting
+from taetpu.stats.item_results import Interval, ItemScore, ItemScoreArm
+from taetpu.stats.plan import describe_metric
+from taetpu.stats.results import Results
+
+LEAD = (
+    "Scores on the items of a file, averaged over seeds and items. Intervals are over seeds and items together, since "
+    "both are samples. Effects compare an arm with its baseline on the same seeds and the same items, so that the "
+    "difficulty of an item cancels. Noise from items is the share of an effect's variance that more items would "
+    "reduce. Items needed is the number of items at which these seeds would detect a true effect of this size with "
+    "80 % power, or none if no number suffices. Verdicts do not use these intervals."
+)
+
+
+def item_score_sections(results: Results) -> list[Section]:
+    """Return the section on scores on items, and that on groups of items."""
+    by_entry: dict[str, list[ItemScore]] = {}
+    for score in results.get("scores", ()):
+        by_entry.setdefault(score["name"].partition("/")[0], []).append(score)
+    tables = [_entry_table(entry, scores, results) for entry, scores in by_entry.items()]
+    chances = {entry: scores[0]["chance"] for entry, scores in by_entry.items()}
+    known = [f"{entry} {chance:.3g}" for entry, chance in chances.items() if chance is not None]
+    notes = [f"Accuracy of a guess: {', '.join(known)}."] if known else []
+    groups = [_group_table(scores[0], results) for scores in by_entry.values() if scores[0]["arms"][0]["groups"]]
+    lead = "The first score of each file by group of items, such as a phenomenon, with effects on the same items."
+    return [Section("Scores on items", LEAD, tables, notes=notes if tables else ()),
+            Section("Scores by group of items", lead, groups, folded=True)]  # fmt: skip
+
+
+def _entry_table(entry: str, scores: Sequence[ItemScore], results: Results) -> Table:
+    """Return the table of the scores on one file, with a row for each score and arm."""
+    rows = []
+    for score in scores:
+        name, places = score["name"].partition("/")[2], _places(score)
+        unit = describe_metric(results["plan"], score["name"]).unit
+        label = f"{name} ({unit})" if unit.startswith("nats") else name
+        rows += [[label, *_arm_cells(arm, places)] for arm in score["arms"]]
+    columns = (f"{entry}, {scores[0]['items']:,} items", "arm", "mean", "95 % interval", "effect", "95 % interval",
+               "noise from items", "items needed")  # fmt: skip
+    return Table(columns, rows, left=2).without_empty_columns()
+
+
+def _arm_cells(arm: ItemScoreArm, places: int) -> list[str]:
+    compared = arm["comparison"]
+    cells = [arm["name"], formatting.number(arm["mean"], places), _interval(arm["ci95"], places)]
+    if compared is None:
+        return [*cells, "-", "-", "-", "-"]
+    share, needed = compared["item_share"], compared["items_needed"]
+    return [
+        *cells,
+        formatting.number(compared["effect"], places, sign=True),
+        _interval(compared["ci95"], places, sign=True),
+        "-" if share is None else f"{share:.0%}",
+        ("-" if share is None else "none") if needed is None else f"{needed:,}",
+    ]
+
+
+def _group_table(score: ItemScore, results: Results) -> Table:
+    """Return the table of one score by group, with a row for each group and arm."""
+    places, rows = _places(score), []
+    for number, group in enumerate(score["arms"][0]["groups"]):
+        for arm in score["arms"]:
+            entry: Mapping = arm["groups"][number]
+            rows.append([
+                group["group"], arm["name"], f"{group['items']:,}", formatting.number(entry["mean"], places),
+                _interval(entry["ci95"], places), formatting.number(entry["effect"], places, sign=True),
+                _interval(entry["effect_ci95"], places, sign=True),
+            ])  # fmt: skip
+    label = describe_metric(results["plan"], score["name"]).label
+    columns = (f"{label} by group", "arm", "items", "mean", "95 % interval", "effect", "95 % interval")
+    return Table(columns, rows, left=2).without_empty_columns()
+
+
+def _places(score: ItemScore) -> int:
+    """Return the number of decimal places of a score: those that its items resolve."""
+    return 2 if score["items"] < 1000 else 3
+
+
+def _interval(ends: Interval | None, places: int, sign: bool = False) -> str:
+    return "-" if ends is None else " to ".join(formatting.number(end, places, sign=sign) for end in ends)
