@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 import taetpu
 from taetpu.cli.main import app
 from taetpu.core.errors import UserError
-from taetpu.data.synthetic.rasp import Copy
 from taetpu.report.item_scores import item_score_sections
 from taetpu.spec.loading import load_study
 from taetpu.stats.analyse import compute_results
@@ -154,19 +153,10 @@ def test_models_that_are_no_language_models_of_text_are_refused(tmp_path) -> Non
     blimp = "eval_metrics: {blimp: {kind: minimal-pairs, file: blimp.jsonl}}"
     error = refused(tmp_path, TINY.replace("sample: none", f"sample: none, {blimp}"))
     assert ("tokenizer" in error.problem, error.path[-4:]) == (True, ("base", "train", "eval_metrics", "blimp"))
-    score = load_study(tmp_path / "study.yaml").arms[0].config.train.eval_metrics["blimp"]
-    both_ways = AllTokens(seq_len=8, symbols=4, min_length=2, max_length=3)
-    with pytest.raises(UserError) as caught:
-        score.check_task(both_ways)
-    assert "minimal-pairs" in caught.value.problem
-
-
-class AllTokens(Copy):
-    """A task whose models see later tokens."""
-
-    @property
-    def causal(self) -> bool:
-        return False
+    masked = write(tmp_path).replace("tokenizer: {kind: byte}", "tokenizer: {kind: byte}, objective: masked-lm")
+    error = refused(tmp_path, masked.replace("num_heads: 2", "num_heads: 2, mask: full"))
+    assert error.path[:3] == ("base", "train", "eval_metrics")
+    assert "'text'" in error.problem
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from taetpu.data.items.item_set import ItemSet, RowScores, encode_items
 from taetpu.lens.generate import Generated, Sampling, generate
 from taetpu.lens.losses import sequence_losses
 from taetpu.lens.opened import OpenedModel
-from taetpu.lens.perplexity import check_causal
 from taetpu.optim.eval_metrics.item_scores import ItemScore, ItemValues
 
 PROMPTS = 32
@@ -106,8 +105,7 @@ def score(opened: OpenedModel, file: Path | str, kind: str | None = None, **sett
     Raises:
         UserError: if the model does not predict the next token of texts, or the file has an invalid item.
     """
-    opened.check_language_model()
-    check_causal(opened)
+    opened.check_predicts_next()
     if opened.tokenizer is None:
         raise UserError("this model has no tokenizer, so it cannot read texts", remedy="Use a model of texts.")
     path = Path(file).expanduser()

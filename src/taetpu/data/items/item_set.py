@@ -214,6 +214,8 @@ def encode_items(
 def pad_rows(rows: Sequence[tuple[np.ndarray, int]], length: int, batch: BatchSpec) -> Split:
     """Return rows as sequences of `length` inputs, padded on the right, in which the scored tokens have weight 1.
 
+    Prefixes have one token, so that contexts are read causally, as in generation.
+
     Args:
         rows: The tokens of each row, and the position of its first scored token.
         length: The number of inputs, at least that of each row.
@@ -227,7 +229,8 @@ def pad_rows(rows: Sequence[tuple[np.ndarray, int]], length: int, batch: BatchSp
         weights[row, max(start, 1) - 1 : end] = 1
     lengths = np.array([max(len(ids) - 1, 1) for ids, _ in rows], np.int32) if batch.lengths else None
     segments = np.zeros(shape, np.int32) if batch.segments else None
-    return Split(tokens, targets, weights, None, segments=segments, lengths=lengths)
+    prefix = np.ones(len(rows), np.int32) if batch.prefix else None
+    return Split(tokens, targets, weights, None, segments=segments, lengths=lengths, prefix=prefix)
 
 
 def _warn_of_unknown(file: ItemFile, tokenizer: Tokenizer) -> None:
