@@ -13,7 +13,8 @@ from taetpu.core.accelerators import default_to_cpu
 if TYPE_CHECKING:
     from taetpu.core.errors import Failed, UserError
     from taetpu.core.registry import register
-    from taetpu.interop.huggingface import from_huggingface, load_folder, to_huggingface
+    from taetpu.interop.exporting import to_huggingface
+    from taetpu.interop.huggingface import from_huggingface, load_folder
     from taetpu.judging.judged import judge
     from taetpu.lens.ablation.knockout import knockout
     from taetpu.lens.ablation.removal import without
@@ -65,7 +66,8 @@ __all__ = [
 _HOMES = {
     "core.errors": ("Failed", "UserError"),
     "core.registry": ("register",),
-    "interop.huggingface": ("from_huggingface", "load_folder", "to_huggingface"),
+    "interop.exporting": ("to_huggingface",),
+    "interop.huggingface": ("from_huggingface", "load_folder"),
     "judging.judged": ("judge",),
     "lens.ablation.knockout": ("knockout",),
     "lens.ablation.removal": ("without",),

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from taetpu.core.errors import UserError
 from taetpu.core.number_parsing import parse_float, parse_int
-from taetpu.nn.lm import select_layers
+from taetpu.nn.layer_overrides import select_layers
 from taetpu.spec.document import parse_value
 from taetpu.stats.claims import parse_claim
 

@@ -40,6 +40,16 @@ FALCON = {
     "ffn_hidden_size": 24, "max_position_embeddings": SEQ, "layer_norm_epsilon": 1e-2, **UNKNOWN,
 }  # fmt: skip
 TYPES = ["sliding_attention", "full_attention", "sliding_attention"]
+BERT = {
+    "vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": LAYERS, "num_attention_heads": 2,
+    "intermediate_size": 24, "max_position_embeddings": SEQ, "layer_norm_eps": 1e-2,
+}  # fmt: skip
+ROBERTA = {**BERT, "type_vocab_size": 1, "max_position_embeddings": SEQ + 2, "pad_token_id": 1}
+MODERN = {
+    "vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 5, "num_attention_heads": 2, "intermediate_size": 24,
+    "max_position_embeddings": SEQ, "norm_eps": 1e-2, "local_attention": 6, **UNKNOWN,
+}  # fmt: skip
+THREE = {"id2label": {0: "a", 1: "b", 2: "c"}}
 
 
 def rope(base: float = 50.0, **scaling: object) -> dict:
@@ -145,28 +155,77 @@ CASES = {
     "olmo2": ("Olmo2", {**LLAMA, "attention_bias": True, **rope()}),
     "gpt-oss": ("GptOss", {**LLAMA, "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 3,
                            "swiglu_limit": 1.5, "swiglu_alpha": 1.3, **YARN}),
+    "bert": ("BertForMaskedLM", {**BERT, "type_vocab_size": 3}),
+    "bert-classes": ("BertForSequenceClassification", {**BERT, **THREE, "hidden_act": "relu"}),
+    "roberta": ("RobertaForMaskedLM", {**ROBERTA, "hidden_act": "silu"}),
+    "roberta-classes": ("RobertaForSequenceClassification", {**ROBERTA, **THREE}),
+    "modernbert": ("ModernBertForMaskedLM", {**MODERN, "rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 80.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 20.0}}}),
+    "modernbert-biases": ("ModernBertForMaskedLM", {
+        **MODERN, "norm_bias": True, "attention_bias": True, "mlp_bias": True, "classifier_bias": True,
+        "decoder_bias": False, "hidden_activation": "silu", "classifier_activation": "relu", "layer_types": [
+            "sliding_attention", *["full_attention"] * 3, "sliding_attention"]}),
+    "modernbert-classes": ("ModernBertForSequenceClassification", {
+        **MODERN, **THREE, "layer_types": ["full_attention"] * 5}),
 }  # fmt: skip
 """The name of the class and its settings. Each family has a case with all options that matter."""
 MAIN = (
-    "gpt2", "neox", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "olmo2", "gpt-oss", "gpt-neo",
-    "opt", "phi", "gptj", "phi3", "olmo", "olmo3", "stablelm", "starcoder2", "granite", "mixtral",
-    "qwen3-moe", "smollm3", "falcon", "bloom", "nanochat", "mamba2",
-)  # fmt: skip
+    "gpt2",
+    "neox",
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "olmo2",
+    "gpt-oss",
+    "gpt-neo",
+    "opt",
+    "phi",
+    "gptj",
+    "phi3",
+    "olmo",
+    "olmo3",
+    "stablelm",
+    "starcoder2",
+    "granite",
+    "mixtral",
+    "qwen3-moe",
+    "smollm3",
+    "falcon",
+    "bloom",
+    "nanochat",
+    "mamba2",
+    "bert",
+    "roberta",
+    "modernbert",
+)
+CLASSES = ("bert-classes", "roberta-classes", "modernbert-classes")
+LANGUAGE = tuple(case for case in CASES if case not in CLASSES)
+ENCODERS = ("bert", "roberta", "modernbert", "modernbert-biases", *CLASSES)
+"""Cases with attention to later tokens. The last are classifiers of sequences."""  # fmt: skip
 
 
 @cache
 def theirs(case: str):
     """Return a Hugging Face model with random parameters, including biases and norms."""
     name, settings = CASES[case]
-    config = getattr(transformers, f"{name}{'Text' * (name == 'Gemma3')}Config")
+    architecture, _, purpose = name.partition("For")
+    config = getattr(transformers, f"{architecture}{'Text' * (name == 'Gemma3')}Config")
     torch.manual_seed(0)
-    model_class = getattr(transformers, f"{name}{'LMHeadModel' if name == 'GPT2' else 'ForCausalLM'}")
+    purpose = f"For{purpose}" if purpose else "LMHeadModel" if name == "GPT2" else "ForCausalLM"
+    model_class = getattr(transformers, architecture + purpose)
     model = model_class(config(**settings, attn_implementation="eager", experts_implementation="eager")).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(0.3 * torch.randn_like(parameter) + (parameter == 1))
         if name == "OPT":  # the rows of padding, which are not read
             model.model.decoder.embed_positions.weight[:2] = 0
+        if architecture == "Roberta":
+            model.roberta.embeddings.position_embeddings.weight[:2] = 0
     return model
 
 
@@ -174,7 +233,7 @@ def theirs(case: str):
 def imported(case: str):
     """Return the config and the model that are imported from `theirs(case)`."""
     hf = theirs(case)
-    return from_huggingface(hf.config.to_dict(), arrays(hf))
+    return from_huggingface({**hf.config.to_dict(), "architectures": [type(hf).__name__]}, arrays(hf))
 
 
 def arrays(model) -> dict[str, np.ndarray]:
@@ -189,7 +248,7 @@ def arrays(model) -> dict[str, np.ndarray]:
 def their_logits(model, tokens=TOKENS, padding=None) -> np.ndarray:
     """Return the logits of a Hugging Face model, with the positions of a sequence without its padding."""
     padding = np.zeros_like(tokens, bool) if padding is None else padding
-    positions = np.maximum(np.cumsum(~padding, -1) - 1, 0)
+    positions = np.maximum(np.cumsum(~padding, -1) - 1, 0) + 2 * (model.config.model_type == "roberta")
     with torch.no_grad():
         return model(
             torch.tensor(tokens, dtype=torch.long),

@@ -20,14 +20,8 @@ from taetpu.core.keys import root_key
 from taetpu.core.registry import kinds
 from taetpu.data.tokenizers import BPEConfig
 from taetpu.interop.blank import blank_model
-from taetpu.interop.huggingface import (
-    from_huggingface,
-    import_config,
-    import_folder,
-    load_folder,
-    save_folder,
-    to_huggingface,
-)
+from taetpu.interop.exporting import save_folder, to_huggingface
+from taetpu.interop.huggingface import from_huggingface, import_config, import_folder, load_folder
 from taetpu.interop.tokenizer_files import read_tokenizer
 from taetpu.nn.block import SLOTS
 from taetpu.nn.lm import ModelConfig, build_model

@@ -10,8 +10,9 @@ from tests.interop.cases import SEQ, VOCAB
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
 from taetpu.interop.blank import blank_model
+from taetpu.interop.exporting import to_huggingface
 from taetpu.interop.families import READ
-from taetpu.interop.huggingface import from_huggingface, load_folder, to_huggingface
+from taetpu.interop.huggingface import from_huggingface, load_folder
 from taetpu.nn.lm import ModelConfig
 
 # --- settings --------------------------------------------------------------------------------------------------------

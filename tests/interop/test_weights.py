@@ -11,7 +11,8 @@ from safetensors.torch import save_file as save_torch
 from tests.interop.cases import arrays, imported, theirs
 
 from taetpu.core.errors import DataWarning, UserError
-from taetpu.interop.huggingface import from_huggingface, load_folder, save_folder
+from taetpu.interop.exporting import save_folder
+from taetpu.interop.huggingface import from_huggingface, load_folder
 from taetpu.nn.named_arrays import named_parameters
 
 NORM = "model.norm.weight"

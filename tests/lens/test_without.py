@@ -14,7 +14,7 @@ from tests.suites import by_default
 import taetpu
 from taetpu.core.errors import UserError
 from taetpu.core.sites import capture
-from taetpu.interop.huggingface import to_huggingface
+from taetpu.interop.exporting import to_huggingface
 from taetpu.lens.ablation.components import find_components
 from taetpu.lens.ablation.documents import read_documents, split_documents
 from taetpu.lens.ablation.knockout import knockout, losses_of_sets

@@ -24,12 +24,13 @@ FIRST_END, DOCUMENT = (2, 0), ((0, 0, 0, 1, 1, 1, 2, 2, 2), (0, 1, 1, 1, 1, 1, 1
 MASKS = {
     "causal": lambda b, i, j: j <= i,
     "window": lambda b, i, j: i - 3 < j <= i,
+    "local": lambda b, i, j: abs(i - j) <= 2,
     "prefix": lambda b, i, j: j <= i or max(i, j) <= FIRST_END[b],
     "document": lambda b, i, j: j <= i and DOCUMENT[b][i] == DOCUMENT[b][j],
     "block-sparse": lambda b, i, j: j <= i and (i // 2 - j // 2 in (0, 3) or j // 2 < 1),
 }
 SETTINGS = {
-    "window": {"width": 3}, "prefix": {"separator": 0}, "document": {"separator": 0},
+    "window": {"width": 3}, "local": {"width": 5}, "prefix": {"separator": 0}, "document": {"separator": 0},
     "block-sparse": {"block": 2, "local": 1, "stride": 3, "first": 1},
 }  # fmt: skip
 
@@ -57,11 +58,12 @@ def test_mask_allows_the_pairs_of_its_definition(kind):
 
 
 @pytest.mark.slow
-def test_models_with_windows_of_different_widths_are_one_program_and_a_wide_one_is_causal():
-    narrow, wide, causal = (model_of(mask=mask) for mask in (
-        {"kind": "window", "width": 2}, {"kind": "window", "width": "none"}, "causal"))  # fmt: skip
+@pytest.mark.parametrize(("kind", "without"), [("window", "causal"), ("local", "full")])
+def test_models_with_windows_of_different_widths_are_one_program_and_a_wide_one_hides_nothing_more(kind, without):
+    narrow, wide, other = (model_of(mask=mask) for mask in (
+        {"kind": kind, "width": 2}, {"kind": kind, "width": "none"}, without))  # fmt: skip
     assert split(narrow)[0] == split(wide)[0]
-    logits = [np.asarray(forward(build_model(m, 7, SEQ, key=root_key(0)), TOKENS)) for m in (wide, causal)]
+    logits = [np.asarray(forward(build_model(m, 7, SEQ, key=root_key(0)), TOKENS)) for m in (wide, other)]
     assert np.array_equal(*logits)
 
 

@@ -241,6 +241,13 @@ def window():
     return masks("window", sliding_window_causal_mask_function(5), width=5)
 
 
+@parity("mask/local", f"{MASKS}.sliding_window_bidirectional_mask_function")
+def local():
+    from transformers.masking_utils import sliding_window_bidirectional_mask_function
+
+    return masks("local", sliding_window_bidirectional_mask_function(2), width=5)
+
+
 @parity("mask/document", f"{MASKS}.packed_sequence_mask_function")
 def document():
     from transformers.masking_utils import and_masks, causal_mask_function, packed_sequence_mask_function

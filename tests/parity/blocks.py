@@ -94,6 +94,34 @@ def sinusoidal():
     return module(jnp.asarray(stream()), CONTEXT), expected
 
 
+@parity("readout/dense", "transformers.models.bert.modeling_bert.BertPredictionHeadTransform")
+def masked_head():
+    from transformers.models.bert.modeling_bert import BertConfig, BertPredictionHeadTransform
+
+    ours = randomised(build("readout", "dense", bias=True))
+    theirs = BertPredictionHeadTransform(BertConfig(hidden_size=DIM, layer_norm_eps=1e-5))
+    copies = {theirs.dense: (ours.dense.T, ours.dense_bias), theirs.LayerNorm: (ours.norm.weight, ours.norm.bias)}
+    with torch.no_grad():
+        for module, (weight, bias) in copies.items():
+            module.weight.copy_(torch.tensor(np.array(weight)))
+            module.bias.copy_(torch.zeros(DIM) if bias is None else torch.tensor(np.array(bias)))
+        expected = theirs(torch.tensor(stream())).numpy()
+    return ours(jnp.asarray(stream())), expected
+
+
+@parity("readout/pooler", "transformers.models.bert.modeling_bert.BertPooler")
+def pooler():
+    """The reference reads the first position."""
+    from transformers.models.bert.modeling_bert import BertConfig, BertPooler
+
+    ours, theirs = randomised(build("readout", "pooler", bias=True)), BertPooler(BertConfig(hidden_size=DIM))
+    with torch.no_grad():
+        theirs.dense.weight.copy_(torch.tensor(np.array(ours.pooler)).T)
+        theirs.dense.bias.copy_(torch.tensor(np.array(ours.pooler_bias)))
+        expected = theirs(torch.tensor(stream())).numpy()
+    return ours(jnp.asarray(stream()))[:, 0], expected
+
+
 @parity("logits/softcap", "x_transformers.x_transformers.softclamp")
 def logit_cap():
     from x_transformers.x_transformers import softclamp

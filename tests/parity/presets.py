@@ -35,7 +35,8 @@ def reference(name: str, config: LMConfig, **settings: Any) -> tuple[Any, Arrays
     }  # fmt: skip
     made = getattr(transformers, f"{name}{'Text' * (name == 'Gemma3')}Config")(**{**sizes, **settings})
     torch.manual_seed(0)
-    model = getattr(transformers, name + ("LMHeadModel" if name == "GPT2" else "ForCausalLM"))(made).eval()
+    purpose = {"GPT2": "LMHeadModel", **dict.fromkeys(("Bert", "Roberta", "ModernBert"), "ForMaskedLM")}
+    model = getattr(transformers, name + purpose.get(name, "ForCausalLM"))(made).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(0.3 * torch.randn_like(parameter) + (parameter == 1))
@@ -102,6 +103,40 @@ def gemma3():
         "query_pre_attn_scalar": DIM // mixer.num_heads,
     }  # fmt: skip
     return logits(config, *reference("Gemma3", config, **settings), "gemma3_text")
+
+
+@parity("preset/bert", "transformers.BertForMaskedLM")
+def bert():
+    config = preset_model("bert", DIM, LAYERS).resolve()
+    return logits(config, *reference("Bert", config, intermediate_size=4 * DIM), "bert")
+
+
+@parity("preset/roberta", "transformers.RobertaForMaskedLM")
+def roberta():
+    """The positions of the reference start at 2, and the token of padding does not occur."""
+    config = preset_model("roberta", DIM, LAYERS).resolve()
+    sizes = {"vocab_size": VOCAB + 1, "pad_token_id": VOCAB, "max_position_embeddings": SEQ + VOCAB + 1}
+    settings = {"intermediate_size": 4 * DIM, "layer_norm_eps": 1e-5, "type_vocab_size": 1, **sizes}
+    model, have = reference("Roberta", config, **settings)
+    table = "roberta.embeddings.position_embeddings.weight"
+    have[table] = have[table][VOCAB - 1 :]  # two rows before that of the first position
+    tokens = (
+        "roberta.embeddings.word_embeddings.weight",
+        "lm_head.decoder.weight",
+        "lm_head.bias",
+        "lm_head.decoder.bias",
+    )
+    have |= {name: have[name][:VOCAB] for name in tokens}
+    ours, theirs = logits(config, model, have, "roberta")
+    return ours, theirs[..., :VOCAB]
+
+
+@parity("order/sequential-one-norm", "transformers.ModernBertForMaskedLM")
+@parity("preset/modernbert", "transformers.ModernBertForMaskedLM")
+def modernbert():
+    config = preset_model("modernbert", DIM, LAYERS).resolve()
+    settings = {"intermediate_size": 48, "local_attention": config.layers[1].mixer.mask.width}
+    return logits(config, *reference("ModernBert", config, **settings), "modernbert")
 
 
 @parity("preset/nanochat", "transformers.NanoChatForCausalLM", "without the factor 1.2")

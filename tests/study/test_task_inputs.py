@@ -17,7 +17,7 @@ import taetpu
 from taetpu.contract.check import check_arms
 from taetpu.core.errors import UserError
 from taetpu.core.model_interface import Interface
-from taetpu.interop.huggingface import to_huggingface
+from taetpu.interop.exporting import to_huggingface
 from taetpu.lens.check_run import check_losses
 from taetpu.lens.perplexity import split_perplexity
 from taetpu.optim.hooks import Moment

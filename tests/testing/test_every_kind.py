@@ -38,6 +38,7 @@ SETTINGS = {
     "activation": {"site": "residual"},
     "mamba2": {"head_dim": 8, "state": 4},
     "window": {"width": 3},
+    "local": {"width": 3},
     "factorised": {"size": 8},
     "block-sparse": {"block": 2, "local": 1},
     "in_context_score": {"early": 2, "late": 6},
@@ -48,13 +49,14 @@ ONE_A_SLOT = {
     "mixer": "attention", "position": "rope", "rope_scaling": "yarn", "norm": "layer", "ffn": "moe",
     "residual": "layer-scale", "short_conv": "canon", "order": "macaron", "layer_dropout": "stochastic-depth",
     "after": "x0", "adapter": "lora", "mask": "window", "qk_norm": "rms", "values": "residual", "scores": "softcap",
-    "normalizer": "sink", "gate": "sigmoid", "embedding": "untied", "stem": "norm", "logits": "softcap",
+    "normalizer": "sink", "gate": "sigmoid", "embedding": "untied", "stem": "norm", "readout": "dense",
+    "logits": "softcap",
     "head": "multi-token", "init": "fan-in", "optimizer": "adamw", "schedule": "cosine",
     "objective": "causal-lm", "hook": "freeze",
     "metric": "gradient-norm", "eval_metric": "exact_match", "task": "copy", "tokenizer": "char", "tracker": "trackio",
 }  # fmt: skip
 """A kind of each slot, which is checked without a model."""
-NOT_CAUSAL = {("mask", "full"), ("mask", "prefix")}
+NOT_CAUSAL = {("mask", "full"), ("mask", "local"), ("mask", "prefix")}
 """Kinds whose models extend no text, so padding and caches are not checked."""
 ELSEWHERE = {("tokenizer", "hub"), ("tokenizer", "start")}
 """Kinds that need a server or a stored model, which other tests have."""

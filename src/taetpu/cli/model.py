@@ -90,7 +90,7 @@ def _print_model(made: "ImportedModel") -> None:
 
 def short_model(config: Any) -> dict[str, Any]:
     """Return the data of a `ModelConfig` as in a study file, without fields that have their default."""
-    from taetpu.nn.lm import select_layers
+    from taetpu.nn.layer_overrides import select_layers
     from taetpu.spec.preset_study import changed_fields, setting
 
     layers = config.resolve().layers
@@ -119,8 +119,8 @@ def export(
 
     Example: taetpu model export my-idea/baseline/0 -o baseline
     """
+    from taetpu.interop.exporting import save_folder
     from taetpu.interop.files import CONFIG
-    from taetpu.interop.huggingface import save_folder
     from taetpu.lens.opening import open_run
 
     opened = open_run(run, plugin or (), step=step, root=root)
@@ -133,6 +133,7 @@ def export(
         family=family,
         tokenizer=opened.tokenizer,
         special_tokens=opened.special_tokens,
+        interface=opened.interface,
     )
     about = json.loads((out / CONFIG).read_text())
     typer.echo(f"wrote {out} ({about['architectures'][0]})")

@@ -4,7 +4,7 @@ from typing import Any
 
 from taetpu.contract.allowed_changes import places
 from taetpu.contract.traced_program import Computation
-from taetpu.nn.mask import UNLIMITED, CausalConfig, WindowConfig
+from taetpu.nn.mask import UNLIMITED, CausalConfig, FullConfig, LocalConfig, SlidingConfig, WindowConfig
 from taetpu.spec.differences import difference
 from taetpu.spec.document import format_brief
 from taetpu.spec.study_config import ResolvedConfig
@@ -27,20 +27,26 @@ def find_wide_window(old: ResolvedConfig, new: ResolvedConfig, length: int) -> i
         The width; None if each changed mask hides other positions.
     """
 
-    def width(mask: Any) -> int | None:
-        """Return the number of positions that a causal mask shows at most; None for another mask."""
-        if isinstance(mask, CausalConfig):
-            return UNLIMITED
-        if isinstance(mask, WindowConfig):
-            return UNLIMITED if mask.width is None else mask.width
-        return None
+    def width(mask: Any) -> int:
+        """Return the width of a mask."""
+        return mask.width if isinstance(mask, SlidingConfig) and mask.width is not None else UNLIMITED
+
+    def reach(mask: Any) -> int:
+        """Return the number of positions that a mask shows on one side at most, with that of the query."""
+        return width(mask) if mask.causal else width(mask) // 2 + 1
 
     layers = zip(old.model.layers, new.model.layers, strict=False)
     masks = [(a.typed_mixer.effective_mask, b.typed_mixer.effective_mask) for a, b in layers]
-    widths = [(width(a), width(b)) for a, b in masks if a != b]
-    idle = [min(a, b) for a, b in widths if a is not None and b is not None and min(a, b) >= length]
-    wide = [width for width in idle if width < UNLIMITED or len(idle) == len(widths)]
+    changed = [(a, b) for a, b in masks if a != b]
+    idle = [min(width(a), width(b)) for a, b in changed if _are_windows(a, b) and min(reach(a), reach(b)) >= length]
+    wide = [number for number in idle if number < UNLIMITED or len(idle) == len(changed)]
     return min(wide) if wide else None
+
+
+def _are_windows(a: Any, b: Any) -> bool:
+    """Return whether two masks differ at most in their width."""
+    kinds = (CausalConfig, WindowConfig) if isinstance(a, CausalConfig | WindowConfig) else (FullConfig, LocalConfig)
+    return isinstance(a, kinds) and isinstance(b, kinds)
 
 
 def explain_no_op(old: ResolvedConfig, new: Computation) -> tuple[str, str]:

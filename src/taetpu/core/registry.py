@@ -36,6 +36,7 @@ BUILTIN_MODULES = {
     "gate": "taetpu.nn.gate",
     "embedding": "taetpu.nn.embedding",
     "stem": "taetpu.nn.stem",
+    "readout": "taetpu.nn.readout",
     "logits": "taetpu.nn.logits",
     "head": "taetpu.nn.head",
     "init": "taetpu.nn.init",

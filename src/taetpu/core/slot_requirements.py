@@ -37,7 +37,8 @@ class Declaration:
 INIT = {"init": lambda self, dims, *, key: None}
 DECLARATIONS: dict[str, Declaration] = {
     **dict.fromkeys(
-        ("ffn", "residual", "short_conv", "after", "scores", "embedding", "stem", "logits"), Declaration(methods=INIT)
+        ("ffn", "residual", "short_conv", "after", "scores", "embedding", "stem", "readout", "logits"),
+        Declaration(methods=INIT),
     ),
     "mixer": Declaration(
         methods={"init": lambda self, dims, position, *, key: None}, offers="taetpu.nn.mixer_base.MixerConfig"

@@ -10,6 +10,7 @@ from jaxtyping import Array
 from taetpu.core.config import Component
 from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import Key, root_key
+from taetpu.core.model_interface import Interface
 from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.nn.common import Dims, combine_trainable, partition_trainable
 from taetpu.nn.lm import LM, LMConfig
@@ -23,7 +24,7 @@ class Zeros(Component):
         return jnp.zeros(shape)
 
 
-def blank_model(config: LMConfig, vocab_size: int, seq_len: int) -> LM:
+def blank_model(config: LMConfig, sizes: Interface | int, seq_len: int) -> LM:
     """Return a model with its constants, such as scales and masks, and with zeros as parameters.
 
     The parameters are numpy arrays that share one number each.
@@ -31,11 +32,11 @@ def blank_model(config: LMConfig, vocab_size: int, seq_len: int) -> LM:
     Raises:
         UserError: If a component cannot be built at these sizes.
     """
-    config.check(vocab_size, seq_len)
+    config.check(sizes, seq_len)
     bound: Any = bind(*split(config.model_copy(update={"init": Zeros()}), promoted_fields(config)))
 
     def build() -> tuple[LM, LM]:
-        return partition_trainable(bound.build(vocab_size, seq_len, key=root_key(0)))
+        return partition_trainable(bound.build(sizes, seq_len, key=root_key(0)))
 
     shapes = jax.eval_shape(lambda: build()[0])
     constants = jit_once(lambda: build()[1])()

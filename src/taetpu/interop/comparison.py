@@ -13,11 +13,11 @@ from taetpu.core.config import to_data
 from taetpu.interop.families.base import Exported, Settings
 from taetpu.interop.families.rope import yarn_attention_factor
 from taetpu.nn.lm import LMConfig
-from taetpu.nn.mask import FullConfig, MaskConfig
+from taetpu.nn.mask import FullConfig, MaskConfig, SlidingConfig
 from taetpu.store.flat_config import flatten, format_value
 
 TRAINING_ONLY = ("ffn.balance", "ffn.bias_rate")
-AROUND = ("embedding", "stem", "logits")
+AROUND = ("embedding", "stem", "readout", "logits")
 """The slots of a model outside its layers that are compared, in addition to the position at the input and the norm."""
 
 
@@ -46,7 +46,9 @@ class Difference:
 
     @property
     def adds_bias(self) -> bool:
-        """Whether the second model has biases that the first lacks, so that zeros give the same results."""
+        """Whether the second model has biases or vectors of types that the first lacks, which may be zeros."""
+        if self.path == "types":
+            return self.ours == 0
         last = self.path.rpartition(".")[2] == "bias"
         if self.ours is False:
             return last and self.theirs in (True, "qkv", "out")
@@ -70,7 +72,8 @@ class Comparable:
         rows = zip(self.written, masks, hidden, strict=True)
         self.layers = [_explicit(dict(layer), config, mask, size) for layer, mask, size in rows]
         self.written_around = dict(flatten({slot: to_data(getattr(config, slot)) for slot in AROUND}))
-        self.around: dict[str, Any] = {"dim": config.dim, **self.written_around}
+        around = _with_bias(self.written_around, config)
+        self.around: dict[str, Any] = {"dim": config.dim, "types": config.types or 0, **around}
         if self.around["stem.kind"] == "scale" and self.around["stem.factor"] is None:
             self.around["stem.factor"] = config.dim**0.5
         position = config.position
@@ -133,9 +136,9 @@ def _explicit(layer: dict[str, Any], config: LMConfig, mask: MaskConfig | None, 
         layer.pop("mixer.causal")
         if isinstance(mask, FullConfig):
             layer["mixer.mask.kind"] = "full"
-        elif layer["mixer.mask.kind"] == "window" and layer["mixer.mask.width"] is None:
+        elif isinstance(mask, SlidingConfig) and mask.width is None:
             layer = {path: value for path, value in layer.items() if not path.startswith("mixer.mask.")}
-            layer["mixer.mask.kind"] = "causal"
+            layer["mixer.mask.kind"] = "causal" if mask.causal else "full"
     if layer["mixer.kind"] == "mamba2":
         layer["mixer.head_dim"] = layer["mixer.head_dim"] or math.gcd(layer["mixer.expand"] * config.dim, 64)
     scaling = layer.get("position.scaling.kind")
@@ -146,8 +149,8 @@ def _explicit(layer: dict[str, Any], config: LMConfig, mask: MaskConfig | None, 
 
 def _with_bias(settings: dict[str, Any], config: LMConfig) -> dict[str, Any]:
     """Return settings in which components whose biases depend on `model.bias` have its value."""
-    slots = [name for name in ("mixer.bias", "ffn.bias", "norm.bias") if name in settings]
-    return {**settings, **{name: config.bias for name in slots if settings[name] is None}}
+    unset = [name for name, value in settings.items() if value is None and name.rpartition(".")[2] == "bias"]
+    return {**settings, **dict.fromkeys(unset, config.bias)}
 
 
 def _differing(ours: Settings, theirs: Settings) -> Iterator[str]:

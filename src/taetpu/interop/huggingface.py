@@ -1,4 +1,4 @@
-"""Import and export of Hugging Face models, as arrays by name or as folders with safetensors files.
+"""Import of Hugging Face models, as arrays by name or as folders with safetensors files.
 
 Unsupported settings, missing tensors and unknown tensors raise errors. They are never ignored silently. No weight is
 changed: tensors are transposed, split and joined, and stored as float32.
@@ -18,28 +18,30 @@ import numpy as np
 
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import DataWarning, UserError, dotted_path, suggest
-from taetpu.core.output_files import check_new_folder
+from taetpu.core.model_interface import Interface
 from taetpu.data.tokenizers import Tokenizer
 from taetpu.interop.blank import blank_model
-from taetpu.interop.comparison import Comparable, Difference
-from taetpu.interop.families import COMMON, FAMILIES, Family, Settings, TextModel, find_text_model
-from taetpu.interop.families.base import DEFAULT_LENGTH, SpecialTokens, complete_settings
+from taetpu.interop.families import (
+    CLASSIFIERS,
+    Family,
+    Settings,
+    TextModel,
+    count_classes,
+    find_text_model,
+)
+from taetpu.interop.families.base import SpecialTokens, complete_settings
 from taetpu.interop.files import (
     CONFIG,
     SPECIAL_TOKENS,
     read_config,
     read_generation_tokens,
-    write_model,
 )
 from taetpu.interop.layouts import Conversion, expand_rules
 from taetpu.interop.peft import read_adapter
-from taetpu.interop.plain import to_plain
 from taetpu.interop.tokenizer_files import read_tokenizer
 from taetpu.interop.weights import Tensors, read_tensors, to_float32, warn_of_not_finite
-from taetpu.nn.edited import check_unedited
 from taetpu.nn.lm import LM, LMConfig, ModelConfig
 from taetpu.nn.named_arrays import named_parameters, with_parameters
-from taetpu.store.flat_config import format_value
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class ImportedModel:
         model: The model, with float32 parameters.
         vocab_size: The number of rows of the embedding. The tokenizer may have fewer or more tokens.
         seq_len: The maximum sequence length. Only learned positions depend on it.
+        outputs: The number of classes; None if the outputs are the logits of tokens.
         tokenizer: The tokenizer; None if the folder has none, or the model is not from a folder.
         special_tokens: The settings in `SPECIAL_TOKENS`, without those that are missing.
     """
@@ -61,11 +64,14 @@ class ImportedModel:
     model: LM
     vocab_size: int
     seq_len: int
+    outputs: int | None = None
     tokenizer: Tokenizer | None = None
     special_tokens: Mapping[str, Any] = field(default_factory=dict)
 
-
-# --- import ----------------------------------------------------------------------------------------------------------
+    @property
+    def interface(self) -> Interface:
+        """The sizes of inputs and outputs."""
+        return Interface(self.vocab_size, outputs=self.outputs)
 
 
 def from_huggingface(config: Settings, tensors: Tensors) -> tuple[ModelConfig, LM]:
@@ -124,11 +130,12 @@ def _blank_import(config: Settings) -> tuple[TextModel, ImportedModel]:
     """Return a model before its parameters are read."""
     text = find_text_model(config)
     ours, settings = _read_settings(text)
-    vocab_size, seq_len = settings["vocab_size"], settings[text.family.seq_len] or DEFAULT_LENGTH
+    vocab_size, seq_len = settings["vocab_size"], text.family.length(settings)
+    outputs = count_classes(text.settings) if text.family in CLASSIFIERS.values() else None
     with _in_our_config():
-        model = blank_model(ours.resolve(), vocab_size, seq_len)
+        model = blank_model(ours.resolve(), Interface(vocab_size, outputs=outputs), seq_len)
     special = SpecialTokens(**{name: settings[name] for name in SPECIAL_TOKENS}).numbers()
-    return text, ImportedModel(text.family, ours, model, vocab_size, seq_len, special_tokens=special)
+    return text, ImportedModel(text.family, ours, model, vocab_size, seq_len, outputs, special_tokens=special)
 
 
 def _with_tensors(made: ImportedModel, text: TextModel, tensors: Tensors) -> ImportedModel:
@@ -200,6 +207,12 @@ def _main_names(family: Family, tensors: Tensors) -> dict[str, np.ndarray]:
             problem = f"tensor {main!r} is stored twice, as {first[main]!r} and as {name!r}"
             raise UserError(problem, remedy="Remove one of the two tensors.")
         named[main], first[main] = array, name
+    for copy, main in family.copies.items():
+        if (array := named.pop(copy, None)) is not None and not np.array_equal(
+            array, named.setdefault(main, array), equal_nan=True
+        ):
+            problem = f"tensors {copy!r} and {main!r} differ, which {family.architecture} has as one"
+            raise UserError(problem, remedy="Remove the one that the model was not trained with.")
     return named
 
 
@@ -256,131 +269,6 @@ def _check_tied_head(family: Family, left: dict[str, np.ndarray], parameters: Ma
     ):
         problem, path = f"{family.head!r} differs from the embedding", ("tie_word_embeddings",)
         raise UserError(problem, path=path, remedy="Set tie_word_embeddings to false.")
-
-
-# --- export ----------------------------------------------------------------------------------------------------------
-
-
-def to_huggingface(
-    config: ModelConfig | LMConfig,
-    model: LM,
-    *,
-    seq_len: int = DEFAULT_LENGTH,
-    family: str | None = None,
-    special_tokens: Mapping[str, Any] | None = None,
-) -> tuple[dict[str, Any], Tensors]:
-    """Convert a model to the content of a Hugging Face `config.json` and a state dict.
-
-    If the model lacks biases that the architecture requires, they are written as zeros. Settings of training, such as
-    the dropout rate, are written only if the architecture has them. Adapters are added to the weights, and layers that
-    are dropped are left out.
-
-    Args:
-        config: The config of the model.
-        model: The model.
-        seq_len: The maximum sequence length. With learned positions, the size of their table is used.
-        family: The `model_type` of the architecture; by default, the first one that supports the model.
-        special_tokens: The settings in `SPECIAL_TOKENS`; null by default.
-
-    Raises:
-        UserError: If no architecture supports all settings. The error is about the architecture with the fewest
-            unsupported settings. Or if the model has active edits.
-    """
-    check_unedited(model)
-    resolved = config.resolve() if isinstance(config, ModelConfig) else config
-    for name in resolved.heads:
-        problem = f"Hugging Face's formats have no place for the head {name!r}, which is used in training only"
-        raise UserError(problem, path=("heads", name), remedy="Export a model that was trained without heads.")
-    shapes = parameter_shapes(model)
-    table, output = (shapes.get(f"embedding.{name}") for name in ("weight", "unembed"))
-    if "types" in shapes or (table and output and output[-1] != table[0]):
-        problem = f"Hugging Face's formats of causal models have no place for this model's outputs {output}"
-        raise UserError(problem, remedy="Export a model that predicts tokens of one type.")
-    resolved, model = to_plain(resolved, model, shapes.get("position.weight", (seq_len,))[0])
-    chosen = _candidate(family, resolved, model, seq_len) if family else None
-    best = chosen or _closest_family(resolved, model, seq_len)
-    if best.differences:
-        raise best.error()
-    about = {"model_type": best.family.model_type, "architectures": [best.family.architecture], "dtype": "float32"}
-    special = {**dict.fromkeys(SPECIAL_TOKENS), **(special_tokens or {})}
-    tensors = _write_tensors(best, resolved, model)
-    warn_of_not_finite(tensors)
-    return {**about, **special, **best.settings}, tensors
-
-
-@dataclass(frozen=True)
-class _Candidate:
-    """An architecture for an export.
-
-    Attributes:
-        family: The architecture.
-        settings: The Hugging Face settings.
-        config: The config that is read from these settings.
-        differences: The settings that the architecture does not support.
-        zeros: The number of settings for which biases are written as zeros.
-    """
-
-    family: Family
-    settings: dict[str, Any]
-    config: LMConfig
-    differences: list[Difference]
-    zeros: int
-
-    def error(self) -> UserError:
-        """Return an error about the first setting that is not supported."""
-        first, name = self.differences[0], self.family.model_type
-        allowed = self.family.choices.get(first.path, (format_value(first.theirs),))
-        path, problem = tuple(first.path.split(".")), f"Hugging Face's {name} does not support {first.text}"
-        problem += f", nor {len(self.differences) - 1} other settings" * (len(self.differences) > 1)
-        remedy = f"Use {first.path}: {' or '.join(allowed)} for {name}. Supported families: {', '.join(FAMILIES)}."
-        return UserError(problem, path=("layers", first.layer, *path) if first.layer else path, remedy=remedy)
-
-
-def _closest_family(config: LMConfig, model: LM, seq_len: int) -> _Candidate:
-    """Return the first architecture that supports a model, or else the one with the fewest unsupported settings.
-
-    Of the architectures in `COMMON`, and else of the others, one that adds the fewest biases is preferred.
-    """
-    candidates = [_candidate(name, config, model, seq_len) for name in FAMILIES]
-    return min(candidates, key=lambda made: (len(made.differences), made.family not in COMMON, made.zeros))
-
-
-def _candidate(name: str, config: LMConfig, model: LM, seq_len: int) -> _Candidate:
-    """Return how an architecture represents a model.
-
-    Raises:
-        UserError: If the architecture is unknown.
-    """
-    if name not in FAMILIES:
-        raise UserError(f"model type {name!r} is not supported", path=("family",), remedy=suggest(name, FAMILIES))
-    family, shapes = FAMILIES[name], parameter_shapes(model)
-    ours = Comparable(config, shapes)
-    positions = shapes.get("position.weight", (seq_len,))[0]
-    vocab_size = shapes.get("embedding.weight", (1,))[0]
-    sizes = {"vocab_size": vocab_size, "seq_len": positions, "dropout": config.dropout}
-    settings = family.write(ours.exported(**sizes))
-    if (std := getattr(config.init, "std", None)) is not None:
-        settings[family.std] = std
-    again = load_config(ModelConfig, family.read(complete_settings(family, settings))).resolve()
-    differences = ours.differences(Comparable(again))
-    unsupported = [difference for difference in differences if not difference.adds_bias]
-    return _Candidate(family, settings, again, unsupported, len(differences) - len(unsupported))
-
-
-def _write_tensors(chosen: _Candidate, config: LMConfig, model: LM) -> dict[str, np.ndarray]:
-    """Return the tensors of a model. Biases that the architecture requires and the model lacks are zeros."""
-    have = named_parameters(model)
-    vocab_size, head_dim = have["embedding.weight"].shape[0], width_of_heads(config)
-    expected = parameter_shapes(blank_model(chosen.config, vocab_size, chosen.settings[chosen.family.seq_len]))
-    tensors: dict[str, np.ndarray] = {}
-    for rule in expand_rules(chosen.family.rules, len(config.layers)):
-        if rule.ours[0] in expected:
-            parts = [np.asarray(have.get(name, np.zeros(expected[name])), np.float32) for name in rule.ours]
-            tensor = rule.layout.write(parts, head_dim)
-            names = [chosen.family.spell(chosen.settings, name) for name in rule.names(parts[0].shape)]
-            several = tensor if "{e}" in rule.theirs else [tensor]
-            tensors |= {name: np.ascontiguousarray(part) for name, part in zip(names, several, strict=True)}
-    return tensors
 
 
 # --- folders ---------------------------------------------------------------------------------------------------------
@@ -441,34 +329,3 @@ def _warn_of_absent_end(end: int | list[int] | None, vocab_size: int) -> None:
             f"eos_token_id contains {', '.join(map(str, absent))}, but the model's tokens are 0 to {vocab_size - 1}"
         )
         warnings.warn(f"{problem}: samples cannot end there", DataWarning, stacklevel=3)
-
-
-def save_folder(
-    path: str | Path,
-    config: ModelConfig | LMConfig,
-    model: LM,
-    *,
-    seq_len: int = DEFAULT_LENGTH,
-    family: str | None = None,
-    tokenizer: Tokenizer | None = None,
-    special_tokens: Mapping[str, Any] | None = None,
-) -> None:
-    """Save a model as a folder that `from_pretrained` in transformers can read.
-
-    Args:
-        path: The folder, which must be empty or missing. It appears with all files, or not at all.
-        config: The config of the model.
-        model: The model.
-        seq_len: The maximum sequence length; see `to_huggingface`.
-        family: The `model_type` of the architecture; see `to_huggingface`.
-        tokenizer: The tokenizer, if it is saved too.
-        special_tokens: See `to_huggingface`.
-
-    Raises:
-        UserError: If the folder contains files, the disk is full or not writable, or the model cannot be converted
-            (see `to_huggingface`).
-    """
-    folder = Path(path)
-    check_new_folder(folder)
-    settings, tensors = to_huggingface(config, model, seq_len=seq_len, family=family, special_tokens=special_tokens)
-    write_model(folder, settings, tensors, tokenizer)

@@ -1,12 +1,13 @@
 """Models in the form that Hugging Face's architectures have: without adapters, and without layers that are skipped."""
 
+from taetpu.core.model_interface import Interface
 from taetpu.interop.blank import blank_model
 from taetpu.nn.adapter import NoAdapter, merge_adapters
 from taetpu.nn.lm import LM, LMConfig
 from taetpu.nn.named_arrays import named_parameters, with_parameters
 
 
-def to_plain(config: LMConfig, model: LM, seq_len: int) -> tuple[LMConfig, LM]:
+def to_plain(config: LMConfig, model: LM, sizes: Interface, seq_len: int) -> tuple[LMConfig, LM]:
     """Return a model that computes the same with adapters added to the weights, and without layers that are dropped.
 
     Layers whose parameters other layers share are not removed.
@@ -14,6 +15,7 @@ def to_plain(config: LMConfig, model: LM, seq_len: int) -> tuple[LMConfig, LM]:
     Args:
         config: The config of the model.
         model: The model.
+        sizes: The sizes of inputs and outputs.
         seq_len: The sequence length.
     """
     if any(not isinstance(layer.adapter, NoAdapter) for layer in config.layers):
@@ -29,5 +31,4 @@ def to_plain(config: LMConfig, model: LM, seq_len: int) -> tuple[LMConfig, LM]:
         if prefix in new:
             renamed[new[prefix] + name.removeprefix(prefix)] = array
     plain = config.model_copy(update={"layers": tuple(config.layers[number] for number in kept)})
-    vocab_size = arrays["embedding.weight"].shape[0]
-    return plain, with_parameters(blank_model(plain, vocab_size, seq_len), renamed)
+    return plain, with_parameters(blank_model(plain, sizes, seq_len), renamed)

@@ -10,7 +10,6 @@ from pathlib import Path
 from taetpu.core.atomic_files import UNFINISHED, explain_os_error, make_folder
 from taetpu.core.errors import UserError
 from taetpu.core.jax_setup import cache_folder
-from taetpu.core.model_interface import Interface
 from taetpu.core.output_files import write_new_folder
 from taetpu.data.digests import digest_file
 from taetpu.interop.hub import NAME, download_model
@@ -29,7 +28,7 @@ def model_files(made: ImportedModel) -> dict[str, bytes]:
     files = to_files(
         made.model,
         made.config.resolve(),
-        interface=Interface(made.vocab_size),
+        interface=made.interface,
         seq_len=made.seq_len,
         tokenizer=made.tokenizer,
         special_tokens=made.special_tokens,

@@ -7,7 +7,6 @@ from typing import Any
 
 from taetpu.core.errors import UserError
 from taetpu.core.json_files import RESTORE, is_missing, parse_object, read_object
-from taetpu.core.model_interface import Interface
 from taetpu.core.plugins import load_plugins
 from taetpu.interop.huggingface import import_folder
 from taetpu.interop.peft import CONFIG as ADAPTER
@@ -90,7 +89,7 @@ def _model_config(name: str | Path) -> Mapping[str, Any] | None:
 def _open_folder(name: str, config: Mapping[str, Any]) -> OpenedModel:
     if "model_type" in config:
         made = import_folder(name)
-        sizes = Interface(made.vocab_size), made.seq_len
+        sizes = made.interface, made.seq_len
         saved = SavedModel(made.model, made.config.resolve(), *sizes, made.tokenizer, made.special_tokens)
     else:
         store = open_store(name)

@@ -59,19 +59,26 @@ class TiedConfig(Component):
     Source: Press and Wolf 2017, "Using the Output Embedding to Improve Language Models", arXiv 1608.05859.
     """
 
+    bias: bool = False
+    """Whether a bias is added to the logits, as in BERT; `model.bias` does not act here."""
+
     def check(self, dims: Dims) -> None:
         """Raise `UserError` if inputs and outputs of the task differ."""
         check_tied(self, dims)
 
     def init(self, dims: Dims, *, key: Key) -> "Tied":
         """Build the module at the given sizes."""
-        return Tied(dims.weight(named(key, "weight"), dims.vocab_size, dims.dim, role="embedding"))
+        return Tied(
+            weight=dims.weight(named(key, "weight"), dims.vocab_size, dims.dim, role="embedding"),
+            bias=jnp.zeros(dims.vocab_size) if self.bias else None,
+        )
 
 
 class Tied(eqx.Module):
     """One table that encodes tokens and decodes the stream."""
 
     weight: Float[Array, "vocab dim"]
+    bias: Float[Array, " vocab"] | None = None
 
     def encode(self, tokens: Inputs) -> Float[Array, "batch seq dim"]:
         """Return the embeddings of tokens or of real inputs."""
@@ -79,7 +86,7 @@ class Tied(eqx.Module):
 
     def decode(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq outputs"]:
         """Return the logits in float32."""
-        return project(x, self.weight.T, out=jnp.float32)
+        return project(x, self.weight.T, self.bias, out=jnp.float32)
 
 
 @register("embedding", "untied")

@@ -1,6 +1,6 @@
 """The language model (embedding, positions, layers, final norm and logits), and its written and resolved config."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -15,7 +15,6 @@ from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError, locate_errors
 from taetpu.core.keys import Key, named
 from taetpu.core.model_interface import Interface
-from taetpu.core.number_parsing import parse_int
 from taetpu.core.sites import rename_sites, site
 from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.nn.adapter import NoAdapter
@@ -27,6 +26,7 @@ from taetpu.nn.common import (
     Context,
     Dims,
     Drawn,
+    Identity,
     LayerCache,
     build_dropout,
     check_slots,
@@ -36,11 +36,13 @@ from taetpu.nn.embedding import Inputs, TiedConfig
 from taetpu.nn.ffn.dense import SwiGLUConfig
 from taetpu.nn.init import ScaledFanIn
 from taetpu.nn.layer_dropout import NoLayerDropoutConfig
+from taetpu.nn.layer_overrides import check_shared, owner_of, select_layers, with_own_mask
 from taetpu.nn.logits import NoLogits
 from taetpu.nn.norm import RMSNormConfig
 from taetpu.nn.order import SequentialConfig
 from taetpu.nn.position.rotary import RopeConfig
 from taetpu.nn.post_block import NoAfter
+from taetpu.nn.readout import NoReadout
 from taetpu.nn.residual.base import num_streams
 from taetpu.nn.residual.single import StandardConfig
 from taetpu.nn.short_conv import NoShortConvConfig
@@ -49,7 +51,8 @@ from taetpu.nn.stem import NoStem, check_scaled_once
 from taetpu.nn.values import check_first_values
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
-MODEL_SLOTS = ("position", "norm", "embedding", "init", "stem", "logits")
+MODEL_SLOTS = ("position", "norm", "embedding", "init", "stem", "readout", "logits")
+Types = Annotated[int, Field(ge=0, le=2**10)] | None
 MAX_DIM, MAX_LAYERS = 2**17, 1024
 
 
@@ -82,12 +85,17 @@ class ModelConfig(Config):
     """The change of the weights of each layer, for fine-tuning."""
     stem: Annotated[Any, SlotMark("stem")] = NoStem()
     """The change of the embeddings before the first layer."""
+    readout: Annotated[Any, SlotMark("readout")] = NoReadout()
+    """The change of the normalised stream before the output embedding."""
     logits: Annotated[Any, SlotMark("logits")] = NoLogits()
     """The change of the logits."""
     heads: Annotated[dict[str, Any], SlotMark("head", many=True)] = Field(default_factory=dict)
     """Further losses in training: a list of kinds, or settings by name."""
     embedding: Annotated[Any, SlotMark("embedding")] = TiedConfig()
     """The tables that map tokens to vectors and vectors to logits."""
+    types: Types = None
+    """Number of types of tokens, each with a vector that is added to the embeddings; `none`: the types of the task's
+    tokens, without a vector if there is only one. With 0 or 1, all tokens have the same type."""
     init: Annotated[Any, SlotMark("init")] = ScaledFanIn()
     """The distribution of initial weights."""
     bias: bool = False
@@ -126,74 +134,6 @@ class ModelConfig(Config):
         )
 
 
-def with_own_mask(
-    layer: LayerConfig, number: int, num_layers: int, known: dict[LayerConfig, LayerConfig]
-) -> LayerConfig:
-    """Return a layer with the mask that its config has in layer `number` (`MaskConfig.for_layer`).
-
-    Args:
-        layer: The layer.
-        number: The number of the layer, from 0.
-        num_layers: The number of layers.
-        known: The changed layers so far, to which this one is added.
-    """
-    mask = layer.typed_mixer.effective_mask
-    if mask is None or (chosen := mask.for_layer(number, num_layers)) is mask:
-        return layer
-    made = layer.with_mask(chosen)
-    return known.setdefault(made, made)
-
-
-def owner_of(number: int, same_as: int | tuple[int, ...]) -> int:
-    """Return the layer whose parameters a layer shares. Several layers are repeated, from the layer after the last."""
-    return same_as if isinstance(same_as, int) else same_as[(number - max(same_as) - 1) % len(same_as)]
-
-
-def check_shared(
-    number: int, same_as: int | tuple[int, ...], settings: Mapping[str, Any], layers: Sequence[LayerConfig]
-) -> None:
-    """Raise `UserError` if a layer cannot share the parameters of the layers that `same_as` names.
-
-    Args:
-        number: The number of the layer.
-        same_as: The number of the layer to share, or several numbers.
-        settings: The settings of the layer in `layers` of the study file.
-        layers: The earlier layers.
-    """
-    path = ("layers", number, "same_as")
-    for owner in (same_as,) if isinstance(same_as, int) else same_as:
-        if owner >= number:
-            remedy = f"Use a layer below {number}." if number else "Remove same_as, because no layer precedes layer 0."
-            raise UserError(f"layer {number} cannot share the parameters of layer {owner}", path=path, remedy=remedy)
-        if (other := layers[owner].same_as) is not None:
-            problem = f"layer {owner} already shares the parameters of layer {other}"
-            raise UserError(problem, path=path, remedy=f"Use same_as: {other}.")
-    if others := sorted(set(settings) - {"same_as"}):
-        problem = f"layer {number} shares the parameters of layer {same_as}, so its {others[0]} cannot be changed"
-        raise UserError(problem, path=("layers", number, others[0]), remedy="Remove the setting, or same_as.")
-
-
-def select_layers(where: int | str, num_layers: int) -> list[int]:
-    """Return the layers that a key of `layers` selects: an index (negative from the end) or a slice such as `0:2`."""
-    text = str(where)
-    try:
-        if ":" in text:
-            cut = slice(*(parse_int(part) if part else None for part in text.split(":")))
-            beyond = any(end is not None and not -num_layers <= end <= num_layers for end in (cut.start, cut.stop))
-            indices = [] if beyond else list(range(num_layers)[cut])
-        else:
-            indices = [range(num_layers)[parse_int(text)]]
-    except (ValueError, IndexError, TypeError):
-        indices = []
-    if not indices:
-        raise UserError(
-            f"no layer {text!r} in a model of {num_layers} layers",
-            path=("layers", where),
-            remedy=f"Use 0 to {num_layers - 1}, -1 to {-num_layers} from the end, or a slice such as 0:{num_layers}.",
-        )
-    return indices
-
-
 class LMConfig(Config):
     """The config with every layer written out. Models are built from it, and run identities depend on it.
 
@@ -206,8 +146,10 @@ class LMConfig(Config):
     embedding: Annotated[Any, SlotMark("embedding")] = TiedConfig()
     init: Annotated[Any, SlotMark("init")] = ScaledFanIn()
     stem: Annotated[Any, SlotMark("stem")] = NoStem()
+    readout: Annotated[Any, SlotMark("readout")] = NoReadout()
     logits: Annotated[Any, SlotMark("logits")] = NoLogits()
     heads: Annotated[dict[str, Any], SlotMark("head", many=True)] = Field(default_factory=dict)
+    types: Types = None
     bias: bool = False
     dropout: Annotated[Rate, Traced(neutral=0.0)] = 0.0
     layers: tuple[LayerConfig, ...]
@@ -223,6 +165,7 @@ class LMConfig(Config):
         dims = self.dims(sizes, seq_len)
         check_first_values(self.layers)
         check_scaled_once(self.stem, self.position)
+        self.check_types(Interface.of(sizes))
         self.carries(dims)
         for i, layer in enumerate(self.layers):
             with locate_errors("layers", i):
@@ -263,6 +206,21 @@ class LMConfig(Config):
                 head.check(dims)
                 head.check_model(dims, self)
 
+    def check_types(self, at: Interface) -> None:
+        """Raise `UserError` if the model has no vectors for the types of a task's tokens."""
+        if self.types is not None and at.features:
+            problem = f"types={self.types} is for tokens, and the inputs of the task are real"
+            raise UserError(problem, path=("types",), remedy="Remove types.")
+        if self.types is not None and 1 < self.types < at.types:
+            problem = f"the tokens of the task have {at.types} types, and the model has types={self.types}"
+            remedy = f"Use types: {at.types}, or 1 to give all tokens the same type."
+            raise UserError(problem, path=("types",), remedy=remedy)
+
+    def build_types(self, dims: Dims, at: Interface, *, key: Key) -> Float[Array, "types dim"] | None:
+        """Build the vectors of the types of tokens, or the bias of real inputs; None if there are none."""
+        rows = (at.types if at.types > 1 or at.features else 0) if self.types is None else self.types
+        return dims.weight(key, rows, self.dim, role="position") if rows else None
+
     def build(
         self, sizes: Interface | int, seq_len: int, *, key: Key, apart: bool = False, drawn: list[Drawn] | None = None
     ) -> "LM":
@@ -289,8 +247,8 @@ class LMConfig(Config):
             streams=num_streams(self.layers[0].residual),
             carries=tuple(sorted(self.carries(dims).items())),
             heads={name: head.build(dims, self, key=named(key, "heads", name)) for name, head in self.heads.items()},
-            types=dims.weight(named(key, "types"), at.types, self.dim, role="position")
-            if at.features or at.types > 1 else None,
+            types=self.build_types(dims, at, key=named(key, "types")),
+            readout=self.readout.init(dims, key=named(key, "readout")),
         )  # fmt: skip
 
     def carries(self, dims: Dims) -> dict[str, tuple[int, ...]]:
@@ -350,6 +308,7 @@ class LM(eqx.Module):
     loss_chunk: int | None = eqx.field(static=True, default=None)  # see `nn.compute_options`
     heads: dict[str, Any] = eqx.field(default_factory=dict)  # further losses in training; see `nn.head`
     types: Any = None  # `(types, dim)`, added to embeddings: by type, or as a bias of real inputs
+    readout: Any = Identity()
 
     def __call__(
         self,
@@ -381,7 +340,7 @@ class LM(eqx.Module):
 
     def decode(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq outputs"]:
         """Return the logits of the normalised stream after the last layer, in float32."""
-        return self.logits(self.embedding.decode(x))
+        return self.logits(self.embedding.decode(self.readout(x)))
 
     def final(self, tokens: Inputs, **options: Any) -> Float[Array, "batch seq dim"]:
         """Return the normalised stream after the last layer, from which logits are computed.
@@ -425,7 +384,8 @@ class LM(eqx.Module):
         )  # fmt: skip
         x = self.embedding.encode(tokens)
         if self.types is not None:
-            x = x + self.types[jnp.zeros((), jnp.int32) if types is None else types]
+            same = types is None or len(self.types) == 1
+            x = x + self.types[jnp.zeros((), jnp.int32) if same else types]
         x = x.astype(dtype)
         x = self.stem(self.position(x, ctx), replace(ctx, key=None if key is None else named(key, "stem")))
         x = site("embed", self.dropout(x, None if key is None else named(key, "embed")))

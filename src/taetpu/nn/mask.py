@@ -133,26 +133,23 @@ class FullConfig(MaskConfig):
         return
 
 
-def _width_or_unlimited(config: "WindowConfig", width: int | None) -> int:
+Width = Annotated[int, Field(gt=0, le=UNLIMITED)]
+
+
+def _width_or_unlimited(config: "SlidingConfig", width: int | None) -> int:
     return UNLIMITED if width is None else width
 
 
-@register("mask", "window")
-class WindowConfig(MaskConfig):
-    """A query attends to its own position and the width - 1 positions before it. Beltagy et al. 2020; Mistral.
+class SlidingConfig(MaskConfig):
+    """Base of the masks of windows around a query, in all layers or in those of a pattern.
 
-    The width is traced, so layers and arms with different widths share a program. `width: none` is the causal mask in
-    such a program, for the global layers of a model with local and global layers (Gemma 2 and 3). Kernels need
-    `train.compute.windows: static`.
-
-    Source: Beltagy et al. 2020, "Longformer: The Long-Document Transformer", arXiv 2004.05150; Jiang et al. 2023,
-    "Mistral 7B", arXiv 2310.06825.
-    Reference: transformers.masking_utils.sliding_window_causal_mask_function.
+    The width is traced, so layers and arms with different widths share a program. With `width: none`, the mask of such
+    a program hides nothing else, for the global layers of a model with local and global layers.
     """
 
     example: ClassVar = {"width": 32}
 
-    width: Annotated[Annotated[int, Field(gt=0, le=UNLIMITED)] | None, Traced(encode=_width_or_unlimited)] = 128
+    width: Annotated[Width | None, Traced(encode=_width_or_unlimited)] = 128
     """Number of positions that a query attends to, its own included; `none`: all earlier positions."""
     pattern: str | None = None
     """Letters S (the width) and L (all earlier positions) of the first layers, repeated for the layers that follow;
@@ -161,7 +158,7 @@ class WindowConfig(MaskConfig):
     """Whether the last layer attends to all earlier positions, regardless of its letter in the pattern."""
 
     @model_validator(mode="after")
-    def _check_pattern(self) -> "WindowConfig":
+    def _check_pattern(self) -> "SlidingConfig":
         if self.pattern is None:
             if not self.last:
                 problem = "last: false has no effect without a pattern"
@@ -173,19 +170,34 @@ class WindowConfig(MaskConfig):
             raise UserError(problem, path=("pattern",), remedy="Use the letters S and L, e.g. SSSL.")
         if "S" not in self.pattern:
             problem = f"pattern {self.pattern!r} has no layer with a window"
-            raise UserError(problem, path=("pattern",), remedy="Use the mask causal, or an S in the pattern.")
+            whole = "causal" if self.causal else "full"
+            raise UserError(problem, path=("pattern",), remedy=f"Use the mask {whole}, or an S in the pattern.")
         if self.width is None:
             problem = f"pattern {self.pattern!r} needs a width for its letter S, and width is none"
             raise UserError(problem, path=("width",), remedy="Set width, or remove pattern.")
         return self
 
-    def for_layer(self, number: int, num_layers: int) -> "WindowConfig":
+    def for_layer(self, number: int, num_layers: int) -> "SlidingConfig":
         """Return the mask of layer `number`, from 0, without the pattern."""
         if self.pattern is None:
             return self
         ends = self.last and number == num_layers - 1
         everything = ends or self.pattern[number % len(self.pattern)] == "L"
         return self.model_copy(update={"width": None if everything else self.width, "pattern": None, "last": True})
+
+
+@register("mask", "window")
+class WindowConfig(SlidingConfig):
+    """A query attends to its own position and the width - 1 positions before it. Beltagy et al. 2020; Mistral.
+
+    The width is traced, so layers and arms with different widths share a program. `width: none` is the causal mask in
+    such a program, for the global layers of a model with local and global layers (Gemma 2 and 3). Kernels need
+    `train.compute.windows: static`.
+
+    Source: Beltagy et al. 2020, "Longformer: The Long-Document Transformer", arXiv 2004.05150; Jiang et al. 2023,
+    "Mistral 7B", arXiv 2310.06825.
+    Reference: transformers.masking_utils.sliding_window_causal_mask_function.
+    """
 
     def init(self, dims: Dims, *, key: Key) -> "Window | Causal":
         """Build the module at the given sizes."""
@@ -195,7 +207,7 @@ class WindowConfig(MaskConfig):
 class StaticWindowConfig(WindowConfig):
     """The mask `window` with a width that is part of the program (`train.compute.windows: static`)."""
 
-    width: Annotated[int, Field(gt=0, le=UNLIMITED)] | None = 128
+    width: Width | None = 128
 
     @property
     def kernel(self) -> KernelMask:
@@ -216,6 +228,45 @@ class Window(eqx.Module):
         """Return whether each query may attend to each key."""
         apart = distances(ctx)
         return (apart >= 0) & (apart < self.width.value)
+
+
+@register("mask", "local")
+class LocalConfig(SlidingConfig):
+    """A query attends to its own position and the width // 2 positions before and after it. Beltagy et al. 2020.
+
+    The width is traced, so layers and arms with different widths share a program. `width: none` is the mask full in
+    such a program, for the global layers of a model with local and global layers (ModernBERT).
+
+    Source: Beltagy et al. 2020, "Longformer: The Long-Document Transformer", arXiv 2004.05150; Warner et al. 2024,
+    "Smarter, Better, Faster, Longer: A Modern Bidirectional Encoder for Fast, Memory Efficient, and Long Context
+    Finetuning and Inference", arXiv 2412.13663.
+    Reference: transformers.masking_utils.sliding_window_bidirectional_mask_function.
+    Excludes: causal tasks.
+    """
+
+    causal = False
+
+    width: Annotated[Width | None, Traced(encode=_width_or_unlimited)] = 128
+    """Twice the number of positions on each side that a query attends to; `none`: all positions."""
+    pattern: str | None = None
+    """Letters S (the width) and L (all positions) of the first layers, repeated for the layers that follow; `none`: all
+    layers have the width."""
+    last: bool = True
+    """Whether the last layer attends to all positions, regardless of its letter in the pattern."""
+
+    def init(self, dims: Dims, *, key: Key) -> "Local":
+        """Build the module at the given sizes."""
+        return Local(Fixed(self.width))
+
+
+class Local(eqx.Module):
+    """The mask of a window on both sides of a query."""
+
+    width: Fixed
+
+    def __call__(self, ctx: Context) -> Mask:
+        """Return whether each query may attend to each key."""
+        return jnp.abs(distances(ctx)) <= self.width.value // 2
 
 
 @register("mask", "prefix")

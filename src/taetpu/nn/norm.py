@@ -229,7 +229,12 @@ class NormPair(eqx.Module):
 
 
 def name_sites(norm: Any, name: str) -> Any:
-    """Return a norm whose sites are `NAME.scale` and `NAME.out`, or a pair with `NAME.before.out`, `NAME.after.out`."""
+    """Return a norm whose sites are `NAME.scale` and `NAME.out`, or a pair with `NAME.before.out`, `NAME.after.out`.
+
+    Without a norm, the identity is returned.
+    """
+    if norm is None:
+        return Identity()
     if isinstance(norm, NormPair):
         return NormPair(name_sites(norm.before, f"{name}.before"), name_sites(norm.after, f"{name}.after"))
 

@@ -65,6 +65,29 @@ class Sequential(eqx.Module):
         return block.add("ffn", block.add("mixer", x, ctx), ctx)
 
 
+@register("order", "sequential-one-norm")
+class SequentialOneNormConfig(SequentialConfig):
+    """The mixer without a norm, then the ffn: y = x + mixer(x), y + ffn(N(y)). Warner et al. 2024 (ModernBERT).
+
+    It is the order of ModernBERT's first layer, where the norm of the mixer would repeat that of the embeddings.
+
+    Source: Warner et al. 2024, "Smarter, Better, Faster, Longer: A Modern Bidirectional Encoder for Fast, Memory
+    Efficient, and Long Context Finetuning and Inference", arXiv 2412.13663.
+    Reference: transformers.ModernBertForMaskedLM.
+    Excludes: norms with a placement other than `pre`, and layers without a mixer.
+    """
+
+    norms = ("ffn",)
+    placements = ("pre",)
+
+    def check_layer(self, layer: "LayerConfig") -> None:
+        """Raise `UserError` if a layer's other components cannot be used in this order."""
+        super().check_layer(layer)
+        if layer.mixer.kind == "none":
+            problem = f"order {self.kind!r} removes the norm of the mixer, but this layer has no mixer"
+            raise UserError(problem, path=("order",), remedy="Use order sequential, which has the same result.")
+
+
 @register("order", "parallel")
 class ParallelConfig(OrderConfig):
     """x + mixer(N(x)) + ffn(N(x)), with one norm for both branches. Wang and Komatsuzaki 2021 (GPT-J).

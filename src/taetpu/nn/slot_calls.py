@@ -180,6 +180,7 @@ PARTS: dict[str, dict[str, Part]] = {
     "normalizer": {"": Part({"scores": score_shape}, (score_shape, total_shape), build=build_in_attention)},
     "gate": {"": Part({"z": query_shape, "x": stream_shape}, query_shape, build=build_in_attention)},
     "stem": {"": Part(X, stream_shape)},
+    "readout": {"": Part(X, stream_shape, context=False)},
     "logits": {"": Part({"logits": logit_shape}, logit_shape, context=False)},
     "scores": {"": Part({"scores": score_shape}, score_shape)},
     "embedding": {

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from taetpu.core.errors import KeyPath, UserError
-from taetpu.nn.lm import select_layers
+from taetpu.nn.layer_overrides import select_layers
 from taetpu.spec.document import Document
 from taetpu.spec.study_config import BASELINE
 

@@ -18,7 +18,8 @@ from taetpu.core.config_parsing import build_component, load_config, parse_entri
 from taetpu.core.errors import ErrorList, KeyPath, UserError, dotted_path, locate_errors, suggest
 from taetpu.core.registry import kinds
 from taetpu.nn.block import LayerConfig
-from taetpu.nn.lm import ModelConfig, select_layers
+from taetpu.nn.layer_overrides import select_layers
+from taetpu.nn.lm import ModelConfig
 from taetpu.spec.document import format_value
 from taetpu.spec.study_config import ResolvedConfig, RunConfig
 

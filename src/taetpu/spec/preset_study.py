@@ -9,7 +9,7 @@ from taetpu.core.errors import UserError, check_known
 from taetpu.core.registry import slots
 from taetpu.nn.block import LayerConfig
 from taetpu.nn.lm import ModelConfig
-from taetpu.nn.mask import WindowConfig
+from taetpu.nn.mask import SlidingConfig
 from taetpu.spec.document import format_yaml
 from taetpu.spec.presets import PRESETS, expand_preset
 
@@ -177,7 +177,7 @@ def write_study(name: str, start: str, end: str, dim: int, num_layers: int) -> s
 def _seq_len(*models: ModelConfig) -> int:
     """Return a power of two above the widths of the models' windows, in which each window hides positions."""
     masks = [layer.typed_mixer.effective_mask for model in models for layer in model.resolve().layers]
-    widest = max((mask.width or 0 for mask in masks if isinstance(mask, WindowConfig)), default=0)
+    widest = max((mask.width or 0 for mask in masks if isinstance(mask, SlidingConfig)), default=0)
     return max(64, 2 ** widest.bit_length())
 
 

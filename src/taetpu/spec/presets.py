@@ -155,6 +155,55 @@ def modded_nanogpt(dim: int, num_layers: int) -> Settings:
     }
 
 
+def bert(dim: int, num_layers: int) -> Settings:
+    """Return BERT with its head of a masked language model."""
+    return _encoder(dim, 1e-12, types=2)
+
+
+def roberta(dim: int, num_layers: int) -> Settings:
+    """Return RoBERTa with its head of a masked language model."""
+    return _encoder(dim, 1e-5, types=1)
+
+
+def _encoder(dim: int, eps: float, types: int) -> Settings:
+    """Return what BERT and RoBERTa share."""
+    norm = {"kind": "layer", "eps": eps}
+    return {
+        "mixer": attention(dim, 64, causal=False),
+        "position": "learned",
+        "norm": {**norm, "placement": "post"},
+        "ffn": "gelu-erf",
+        "embedding": {"kind": "tied", "bias": True},
+        "types": types,
+        "stem": {"kind": "norm", "norm": norm},
+        "readout": {"kind": "dense", "activation": "gelu-erf", "norm": norm},
+        "bias": True,
+    }
+
+
+def modernbert(dim: int, num_layers: int) -> Settings:
+    """Return ModernBERT with its head of a masked language model.
+
+    The first layer and every third one after it attend to all positions. In the others, the window has dim / 6
+    positions: 128 in the base model.
+    """
+    window = {"kind": "local", "width": max(2, round(dim / 6)), "pattern": "LSS", "last": False}
+    everywhere = {"position": {"kind": "rope", "base": 160000.0}}
+    layers: dict[int, Settings] = {i: deepcopy(everywhere) for i in range(0, num_layers, 3)}
+    layers[0]["order"] = "sequential-one-norm"
+    return {
+        "mixer": attention(dim, 64, mask=window),
+        "position": {"kind": "rope", "base": 10000.0},
+        "norm": {"kind": "layer", "placement": "pre"},
+        "ffn": {"kind": "geglu", "mult": 1.5},
+        "embedding": {"kind": "tied", "bias": True},
+        "types": 0,
+        "stem": "norm",
+        "readout": "dense",
+        "layers": layers,
+    }
+
+
 PRESETS: Mapping[str, Preset] = {
     "gpt2": Preset(
         "GPT-2 small", "Radford et al. 2019; modeling_gpt2.py in transformers", "GPT2LMHeadModel", 12,
@@ -188,6 +237,18 @@ PRESETS: Mapping[str, Preset] = {
         "modded-nanogpt", "github.com/KellerJordan/modded-nanogpt", "", 12,
         "value embeddings, the skips from the embedding (after `x0`), windows that grow in training, and products in "
         "8 bits", modded_nanogpt,
+    ),
+    "bert": Preset(
+        "BERT base", "Devlin et al. 2019, arXiv 1810.04805", "BertForMaskedLM", 12,
+        "dropout of 0.1 (`dropout: 0.1`) and the prediction of next sentences; of a classifier, readout `pooler`", bert,
+    ),
+    "roberta": Preset(
+        "RoBERTa base", "Liu et al. 2019, arXiv 1907.11692", "RobertaForMaskedLM", 12,
+        "dropout of 0.1 (`dropout: 0.1`); of a classifier, readout `pooler`", roberta,
+    ),
+    "modernbert": Preset(
+        "ModernBERT base", "Warner et al. 2024, arXiv 2412.13663", "ModernBertForMaskedLM", 22,
+        "the unpadding of batches", modernbert,
     ),
 }  # fmt: skip
 SHARED_OMISSIONS = "Optimizer, schedule, initial weights and data are settings of the study, not of a preset."

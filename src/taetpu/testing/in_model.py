@@ -33,7 +33,7 @@ Step = Callable[..., Outputs] | None
 MODES = {"evaluation": "in evaluation", "training": "in training (ctx.key is given)"}
 OWN = {
     **{slot: f".mixer.{slot}." for slot in ATTENTION_SLOTS},
-    **{slot: f"{slot}." for slot in ("embedding", "stem", "logits", "norm")},
+    **{slot: f"{slot}." for slot in ("embedding", "stem", "readout", "logits", "norm")},
     "position": "position.", "residual": "_residual.", "init": "",
 }  # fmt: skip
 """A substring of the names of a component's own parameters, by slot. For other slots, the substring is `.SLOT.`."""

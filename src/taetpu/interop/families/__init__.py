@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from taetpu.core.errors import UserError, suggest
 from taetpu.interop.families.base import Family, Settings, SpecialTokens
+from taetpu.interop.families.bert import BERT, BERT_CLASSIFIER, ROBERTA, ROBERTA_CLASSIFIER
 from taetpu.interop.families.bloom import BLOOM, FALCON
 from taetpu.interop.families.gemma import GEMMA, GEMMA2, GEMMA3, MULTIMODAL, VISION
 from taetpu.interop.families.gpt2 import GPT2, NANOGPT
@@ -15,6 +16,7 @@ from taetpu.interop.families.granite import GRANITE
 from taetpu.interop.families.llama import LLAMA, MISTRAL
 from taetpu.interop.families.mamba2 import MAMBA2
 from taetpu.interop.families.mixtral import MIXTRAL, QWEN3_MOE
+from taetpu.interop.families.modernbert import MODERNBERT, MODERNBERT_CLASSIFIER
 from taetpu.interop.families.nanochat import NANOCHAT
 from taetpu.interop.families.neox import NEOX
 from taetpu.interop.families.olmo import OLMO, OLMO2, OLMO3
@@ -26,26 +28,32 @@ from taetpu.interop.families.smollm3 import SMOLLM3
 from taetpu.interop.families.stablelm import STABLELM
 from taetpu.interop.families.starcoder2 import STARCODER2
 
-__all__ = ["FAMILIES", "Family", "Settings", "TextModel", "find_text_model"]
+__all__ = ["CLASSIFIERS", "FAMILIES", "Family", "Settings", "TextModel", "count_classes", "find_text_model"]
 
 COMMON = (GPT2, LLAMA, MISTRAL, NEOX, QWEN2, QWEN3, GEMMA, GEMMA2, GEMMA3, OLMO2, GPT_OSS)
 """The architectures that an export prefers to the others, because most programs read them."""
 OTHERS = (
     *(GPT_NEO, OPT, PHI, PHI3, OLMO, OLMO3, GPTJ, STABLELM, STARCODER2, GRANITE, MIXTRAL, QWEN3_MOE, SMOLLM3, FALCON),
-    *(BLOOM, NANOCHAT, MAMBA2),
+    *(BLOOM, NANOCHAT, MAMBA2, ROBERTA, BERT, MODERNBERT),
 )
 FAMILIES: Mapping[str, Family] = {family.model_type: family for family in (*COMMON, *OTHERS)}
 """The architectures by `model_type`. An export uses the first one that admits a model."""
-
+CLASSIFIERS: Mapping[str, Family] = {
+    family.model_type: family for family in (BERT_CLASSIFIER, ROBERTA_CLASSIFIER, MODERNBERT_CLASSIFIER)
+}
+"""The architectures whose outputs are classes of sequences, by `model_type`."""
 
 READ = {**FAMILIES, NANOGPT.model_type: NANOGPT}
 """The architectures that are read."""
 REFUSED = {
-    "bert": "it predicts masked tokens, with token types and a head of two layers that taetpu does not have",
     "mamba": "its state decays by a number for each element, and taetpu has the kind mamba2 alone",
     "t5": "it has an encoder and a decoder, and taetpu has models with one of them",
 }
 """The reasons for which common architectures are not read, by `model_type`."""
+
+
+SAME_TENSORS = ("BertForPreTraining",)
+"""Classes whose files contain a masked language model."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +73,38 @@ class TextModel:
     ignored: str
 
 
+def _of_class(family: Family, config: Settings) -> Family:
+    """Return the architecture of the class that `architectures` names: a language model, or a classifier.
+
+    Raises:
+        UserError: If the class of an encoder is not supported.
+    """
+    classifier = CLASSIFIERS.get(family.model_type)
+    named = config.get("architectures")
+    name = named[0] if isinstance(named, list | tuple) and named else None
+    if classifier is None or not isinstance(name, str) or name in (family.architecture, *SAME_TENSORS):
+        return family
+    if name != classifier.architecture:
+        problem = f"models of the class {name!r} are not supported"
+        remedy = f"Use a {family.architecture} or a {classifier.architecture}."
+        raise UserError(problem, path=("architectures",), remedy=remedy)
+    return classifier
+
+
+def count_classes(config: Settings) -> int:
+    """Return the number of classes in the `config.json` of a classifier.
+
+    Raises:
+        UserError: If it is not a positive number, or has no classes.
+    """
+    names, number = config.get("id2label"), config.get("num_labels")
+    number = len(names) if isinstance(names, Mapping) and names else 2 if number is None else number
+    if type(number) is not int or not 1 <= number <= 2**24:
+        problem = f"the number of classes is {number!r}, expected a positive integer"
+        raise UserError(problem, path=("num_labels",), remedy="Correct num_labels, or set id2label.")
+    return number
+
+
 def find_text_model(config: Settings) -> TextModel:
     """Return the text model in a `config.json`: the model, or its part in `text_config` if it is multimodal.
 
@@ -78,7 +118,8 @@ def find_text_model(config: Settings) -> TextModel:
         remedy = suggest(str(kind), [*READ, *MULTIMODAL], cutoff=0.75)
         raise UserError(f"model type {kind!r} is not supported{reason}", path=("model_type",), remedy=remedy)
     if kind in READ:
-        return TextModel(READ[kind], config, (), READ[kind].ignored)
+        family = _of_class(READ[kind], config)
+        return TextModel(family, config, (), family.ignored)
     inner, family = config.get("text_config"), FAMILIES[MULTIMODAL[kind]]
     if not isinstance(inner, Mapping):
         remedy = f"Use the config.json of a {kind} model, which contains the settings of the text model."

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Annotated, Any
 
 from pydantic import Field, field_validator
@@ -92,6 +93,8 @@ class Family:
         choices: The values of taetpu's settings that the architecture supports, by dotted path, for error messages.
         seq_len: The setting with the maximum sequence length.
         head: The name of the tensor with the output embedding.
+        copies: The names of tensors that transformers stores twice, with the name in `rules`.
+        spare_positions: The number of rows of the table of positions that no token has.
         spell: A function that returns the name of a tensor in a model with some settings, from its name in `rules`.
         std: The setting with the standard deviation of initial weights.
     """
@@ -112,6 +115,8 @@ class Family:
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     seq_len: str = "max_position_embeddings"
     head: str = "lm_head.weight"
+    copies: Mapping[str, str] = field(default_factory=dict)
+    spare_positions: int = 0
     spell: Callable[[Settings, str], str] = lambda settings, name: name
     std: str = "initializer_range"
 
@@ -124,7 +129,17 @@ class Family:
         name = re.sub(r"^((module|_orig_mod)\.)+", "", name)
         for pattern, replacement in self.renamed:
             name = re.sub(pattern, replacement, name)
-        return name if name.startswith((self.head.removesuffix("weight"), self.prefix)) else self.prefix + name
+        outside = name.startswith((self.head.removesuffix("weight"), self.prefix)) or name in self.outside
+        return name if outside else self.prefix + name
+
+    @cached_property
+    def outside(self) -> frozenset[str]:
+        """The names of tensors that are not part of the model without a head, in addition to the head."""
+        return frozenset(rule.theirs for rule in self.rules if not rule.theirs.startswith(self.prefix))
+
+    def length(self, settings: Settings) -> int:
+        """Return the maximum sequence length in some settings, `DEFAULT_LENGTH` if they contain none."""
+        return (settings[self.seq_len] or DEFAULT_LENGTH) - self.spare_positions
 
 
 HARMLESS = frozenset(

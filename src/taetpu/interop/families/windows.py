@@ -37,13 +37,14 @@ def every_nth_full(num_layers: int, n: int) -> list[str]:
     return [SLIDING if (i + 1) % n else FULL for i in range(num_layers)]
 
 
-def with_windows(data: Mapping[str, Any], types: Sequence[str], width: Any) -> dict[str, Any]:
+def with_windows(data: Mapping[str, Any], types: Sequence[str], width: Any, kind: str = "window") -> dict[str, Any]:
     """Return the data of a model whose layers have the given types.
 
     Args:
         data: The data of a model with attention.
         types: The type of each layer.
         width: The width of the window.
+        kind: The kind of the mask of layers with a window.
 
     Raises:
         UserError: If the width is not a positive integer.
@@ -53,7 +54,7 @@ def with_windows(data: Mapping[str, Any], types: Sequence[str], width: Any) -> d
     if width is None:
         problem = f"sliding_window is {width!r}, expected a positive integer"
         raise UserError(problem, path=("sliding_window",), remedy="Correct sliding_window or layer_types.")
-    mask: dict[str, Any] = {"kind": "window", "width": width}
+    mask: dict[str, Any] = {"kind": kind, "width": width}
     if FULL in types:
         pattern = shortest_pattern("".join("S" if kind == SLIDING else "L" for kind in types))
         mask |= {"pattern": pattern, "last": False}

@@ -1,0 +1,212 @@
+"""BERT and RoBERTa: masked language models, and classifiers of sequences.
+
+Norms follow the sums, and another one follows the embeddings, to which vectors of positions and of token types are
+added. A masked language model has a projection, an activation and a norm before its output embedding, which is the
+table of tokens with a bias. In a classifier, a projection and tanh take their place; classes are predicted from the
+first position. RoBERTa numbers positions from 2, the number after that of padding: the first two rows of its table are
+not read, and are written as zeros.
+
+Files of BERT may contain the pooler and the classifier of next sentences, which a masked language model does not use.
+
+Source: modeling_bert.py, modeling_roberta.py and their configurations in transformers.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from pydantic import PositiveFloat
+
+from taetpu.interop.families.base import MLPS, Count, Exported, Family, FamilySettings, Settings, TokenNumbers
+from taetpu.interop.families.layer_norms import MLP_CHOICES, Names, Rate
+from taetpu.interop.layouts import LINEAR, PADDED, PLAIN, Layout, Rule, layer_rules
+
+NAMES = Names(dropouts=("hidden_dropout_prob", "attention_probs_dropout_prob"))
+FIXED: Settings = {
+    "is_causal": False,
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "position_embedding_type": "absolute",
+    "tie_word_embeddings": True,
+}
+OUTPUT_BIAS = {"kind": "tied", "bias": True}
+CLASSES = {"kind": "untied", "bias": True}
+"""The embeddings of masked language models and of classifiers."""
+
+
+class BertSettings(FamilySettings):
+    """The settings of BERT."""
+
+    pad_token_id: TokenNumbers = 0
+    vocab_size: Count = 30522
+    hidden_size: Count = 768
+    num_hidden_layers: Count = 12
+    num_attention_heads: Count = 12
+    intermediate_size: Count = 3072
+    max_position_embeddings: Count = 512
+    type_vocab_size: Count = 2
+    hidden_act: str = "gelu"
+    layer_norm_eps: PositiveFloat = 1e-12
+    hidden_dropout_prob: Rate = 0.1
+    tie_word_embeddings: bool = True
+
+
+def read_encoder(config: Settings) -> dict[str, Any]:
+    """Convert the settings of a BERT to the data of a `ModelConfig`, without what comes after the last layer."""
+    made = NAMES.read(config)
+    norm = {**made["norm"], "placement": "post"}
+    return {
+        **made,
+        "mixer": {**made["mixer"], "causal": False},
+        "norm": norm,
+        "position": "learned",
+        "stem": {"kind": "norm", "norm": dict(made["norm"])},
+        "types": config["type_vocab_size"],
+    }
+
+
+def masked_head(activation: str, norm: Settings, **more: Any) -> dict[str, Any]:
+    """Return the data of the projection, activation and norm before the output embedding."""
+    return {"kind": "dense", "activation": activation, "norm": dict(norm), **more}
+
+
+def read_bert(config: Settings) -> dict[str, Any]:
+    """Convert BERT settings to the data of a `ModelConfig`."""
+    made = read_encoder(config)
+    return {**made, "readout": masked_head(made["ffn"]["kind"], made["stem"]["norm"]), "embedding": OUTPUT_BIAS}
+
+
+def read_classifier(config: Settings) -> dict[str, Any]:
+    """Convert the settings of a classifier to the data of a `ModelConfig`."""
+    return {**read_encoder(config), "readout": "pooler", "embedding": CLASSES}
+
+
+def write_bert(ours: Exported) -> dict[str, Any]:
+    """Convert the settings of a model to BERT settings."""
+    return {**NAMES.write(ours), "type_vocab_size": ours.get("types") or 1, "tie_word_embeddings": True}
+
+
+def encoder_rules(prefix: str, positions: Layout) -> tuple[Rule, ...]:
+    """Return the rules of the tensors that masked language models and classifiers share."""
+    inputs, layer = f"{prefix}.embeddings", f"{prefix}.encoder.layer.{{i}}"
+    return (
+        Rule(f"{inputs}.word_embeddings.weight", "embedding.weight"),
+        Rule(f"{inputs}.position_embeddings.weight", "position.weight", positions),
+        Rule(f"{inputs}.token_type_embeddings.weight", "types"),
+        Rule(f"{inputs}.LayerNorm.weight", "stem.norm.weight"),
+        Rule(f"{inputs}.LayerNorm.bias", "stem.norm.bias"),
+        *layer_rules(f"{layer}.attention.self.query", "mixer.wq"),
+        *layer_rules(f"{layer}.attention.self.key", "mixer.wk"),
+        *layer_rules(f"{layer}.attention.self.value", "mixer.wv"),
+        *layer_rules(f"{layer}.attention.output.dense", "mixer.wo"),
+        *layer_rules(f"{layer}.attention.output.LayerNorm", "mixer_norm"),
+        *layer_rules(f"{layer}.intermediate.dense", "ffn.up"),
+        *layer_rules(f"{layer}.output.dense", "ffn.down"),
+        *layer_rules(f"{layer}.output.LayerNorm", "ffn_norm"),
+    )
+
+
+def head_rules(dense: str, norm: str, bias: str) -> tuple[Rule, ...]:
+    """Return the rules of the head of a masked language model, given the names of its modules and of its bias."""
+    return (
+        Rule(f"{dense}.weight", "readout.dense", LINEAR),
+        Rule(f"{dense}.bias", "readout.dense_bias"),
+        Rule(f"{norm}.weight", "readout.norm.weight"),
+        Rule(f"{norm}.bias", "readout.norm.bias"),
+        Rule(bias, "embedding.bias"),
+    )
+
+
+def classifier_rules(dense: str, output: str) -> tuple[Rule, ...]:
+    """Return the rules of the head of a classifier, given the names of its modules."""
+    return (
+        Rule(f"{dense}.weight", "readout.pooler", LINEAR),
+        Rule(f"{dense}.bias", "readout.pooler_bias"),
+        Rule(f"{output}.weight", "embedding.unembed", LINEAR),
+        Rule(f"{output}.bias", "embedding.bias"),
+    )
+
+
+BERT = Family(
+    model_type="bert",
+    architecture="BertForMaskedLM",
+    about="BERT",
+    prefix="bert.",
+    rules=(
+        *encoder_rules("bert", PLAIN),
+        *head_rules("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"),
+    ),
+    settings=BertSettings,
+    read=read_bert,
+    write=write_bert,
+    fixed=FIXED,
+    harmless=("attention_probs_dropout_prob", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
+              "pooler_size_per_head", "pooler_type", "directionality"),
+    renamed=((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias")),
+    ignored=r"(^|\.)embeddings\.position_ids$|^(bert\.)?pooler\.|^cls\.seq_relationship\.",
+    choices=MLP_CHOICES,
+    head="cls.predictions.decoder.weight",
+    copies={"cls.predictions.decoder.bias": "cls.predictions.bias"},
+)  # fmt: skip
+BERT_CLASSIFIER = replace(
+    BERT,
+    architecture="BertForSequenceClassification",
+    about="classifiers of BERT",
+    rules=(*encoder_rules("bert", PLAIN), *classifier_rules("bert.pooler.dense", "classifier")),
+    read=read_classifier,
+    ignored=r"(^|\.)embeddings\.position_ids$",
+    head="classifier.weight",
+    copies={},
+)
+
+
+# --- RoBERTa ---------------------------------------------------------------------------------------------------------
+
+
+class RobertaSettings(BertSettings):
+    """The settings of RoBERTa."""
+
+    bos_token_id: TokenNumbers = 0
+    eos_token_id: TokenNumbers = 2
+    pad_token_id: TokenNumbers = 1
+    vocab_size: Count = 50265
+
+
+def read_roberta(config: Settings) -> dict[str, Any]:
+    """Convert RoBERTa settings to the data of a `ModelConfig`. The activation of the head is always GELU."""
+    made = read_encoder(config)
+    return {**made, "readout": masked_head(MLPS["gelu"], made["stem"]["norm"]), "embedding": OUTPUT_BIAS}
+
+
+def write_roberta(ours: Exported) -> dict[str, Any]:
+    """Convert the settings of a model to RoBERTa settings."""
+    return {**write_bert(ours), NAMES.seq_len: ours.get("seq_len") + 2}
+
+
+ROBERTA = replace(
+    BERT,
+    model_type="roberta",
+    architecture="RobertaForMaskedLM",
+    about="RoBERTa",
+    prefix="roberta.",
+    rules=(
+        *encoder_rules("roberta", PADDED),
+        *head_rules("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
+    ),
+    settings=RobertaSettings,
+    read=read_roberta,
+    write=write_roberta,
+    fixed={**FIXED, "pad_token_id": 1},
+    ignored=r"(^|\.)embeddings\.position_ids$|^(roberta\.)?pooler\.",
+    head="lm_head.decoder.weight",
+    copies={"lm_head.decoder.bias": "lm_head.bias"},
+    spare_positions=2,
+)
+ROBERTA_CLASSIFIER = replace(
+    ROBERTA,
+    architecture="RobertaForSequenceClassification",
+    about="classifiers of RoBERTa",
+    rules=(*encoder_rules("roberta", PADDED), *classifier_rules("classifier.dense", "classifier.out_proj")),
+    read=read_classifier,
+    head="classifier.out_proj.weight",
+    copies={},
+)
