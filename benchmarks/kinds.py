@@ -53,7 +53,7 @@ def config(slot: str, kind: str) -> ResolvedConfig | None:
     if task is not None:
         base["task"] = {"kind": task, "seq_len": 64, **DATA.get(task, {})}
         base["model"] = {**MODEL, "embedding": "untied"} if task in OUTPUTS else MODEL
-    elif (slot, kind) == ("mask", "full"):
+    elif (slot, kind) in (("mask", "full"), ("mask", "local")):
         base["task"] = {**TASK, "form": "encoder"}
     elif slot == "objective" and kinds(slot)[kind].of_text and kinds(slot)[kind].of_task:
         base["task"] = {"kind": "text", "seq_len": 64, **DATA["text"]}

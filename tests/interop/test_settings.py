@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import transformers
-from tests.interop.cases import MAIN, arrays, forward, their_logits, theirs
+from tests.interop.cases import ENCODERS, MAIN, arrays, forward, their_logits, theirs
 from tests.interop.cases import TOKENS as INPUTS
 from tests.suites import by_default
 
@@ -42,6 +42,8 @@ REFUSED = {
     "mistral": {"layer_types": ["full_attention"] * 3},
     "qwen2": {"use_mrope": True},
     "gemma3_text": {"use_bidirectional_attention": True, "attn_logit_softcapping": 5.0},
+    "bert": {"position_embedding_type": "relative_key_query", "is_decoder": True},
+    "modernbert": {"rope_scaling": {"type": "linear", "factor": 2.0}, "sliding_window": 4},
 }  # fmt: skip
 """Settings that could change the results."""
 
@@ -55,10 +57,16 @@ def test_every_setting_of_a_class_is_decided(case):
     assert names - decided - {"is_encoder_decoder"} == set()  # false, or refused
 
 
+def published(case):
+    """Return settings of published configs of the architecture of a case."""
+    settings = {**EVERY, **PUBLISHED.get(theirs(case).config.model_type, {})}
+    return {**settings, "is_decoder": False} if case in ENCODERS else settings
+
+
 @pytest.mark.parametrize("case", MAIN)
 def test_published_settings_are_read(case):
     config = theirs(case).config.to_dict()
-    changed = config | EVERY | PUBLISHED.get(config["model_type"], {})
+    changed = config | published(case)
     assert import_config(changed) == import_config(config)
 
 
@@ -67,7 +75,7 @@ def test_published_settings_are_read(case):
 def test_published_settings_change_no_logits_of_transformers(case):
     hf = theirs(case)
     config = hf.config.to_dict()
-    more = {**EVERY, **PUBLISHED.get(config["model_type"], {})}
+    more = published(case)
     dropped = ("attention_dropout", "attn_implementation", "torch_dtype", "use_flash_attention_2")
     changed = hf.config.__class__.from_dict(config | {name: more[name] for name in more if name not in dropped})
     changed._attn_implementation = "eager"
@@ -79,7 +87,7 @@ def test_published_settings_change_no_logits_of_transformers(case):
 @pytest.mark.parametrize("case", MAIN)
 def test_settings_that_could_act_are_refused(case):
     config = theirs(case).config.to_dict()
-    values = REFUSED["all"] | REFUSED.get(config["model_type"], {})
+    values = REFUSED["all"] | {"is_causal": case in ENCODERS} | REFUSED.get(config["model_type"], {})
     for name in values.keys() - FAMILIES[config["model_type"]].settings.model_fields.keys():
         value = values[name]
         with pytest.raises(UserError, match=rf"{name}=.* is not ") as refused:

@@ -12,7 +12,7 @@ from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
 from taetpu.nn.lm import ModelConfig
 from taetpu.spec.loading import load_study
-from taetpu.spec.preset_study import preset_model, write_study
+from taetpu.spec.preset_study import causal_presets, preset_model, write_study
 from taetpu.spec.presets import PRESETS, expand_preset
 
 STUDY = """\
@@ -101,7 +101,7 @@ def test_an_arm_cannot_change_the_preset(load):
     assert "taetpu new NAME --from PRESET --to PRESET" in str(caught.value.remedy)
 
 
-PAIRS = [*permutations(PRESETS, 2)]
+PAIRS = [*permutations(causal_presets(), 2)]
 
 
 @pytest.mark.parametrize("pair", by_default(PAIRS, ("llama3", "gemma3"), ("gemma3", "nanochat"), ("gpt2", "llama3")))
@@ -113,6 +113,15 @@ def test_all_differences_together_are_the_other_preset(load, pair):
     found, expected = (to_data(one) for one in (arms["with-all"].config.model, preset_model(end, 64, 4).resolve()))
     assert plain(found) == plain(expected)
     assert len(arms) > 3
+
+
+@pytest.mark.parametrize("pair", [("gpt2", "bert"), ("modernbert", "roberta")])
+def test_a_study_of_next_tokens_has_no_encoder(pair):
+    assert {*PRESETS} - {*causal_presets()} == {"bert", "roberta", "modernbert"}
+    with pytest.raises(UserError, match=r"bert|modernbert") as caught:
+        write_study("s", *pair, 64, 4)
+    assert caught.value.path == ("--to" if pair[0] == "gpt2" else "--from",)
+    assert "nanochat" in str(caught.value.remedy)
 
 
 def plain(data):

@@ -19,7 +19,8 @@ Target = Annotated[
     typer.Option(
         "--target",
         metavar="TOKEN",
-        help="The text of one token, or #N for token N (or N, if this text is not one token). Default: the next token.",
+        help="The text of one token, or #N for token N (or N, if this text is not one token). Default: the next token; "
+        "if tokens see later ones, the token at the position.",
     ),
 ]
 
@@ -72,7 +73,8 @@ def _print_position(view: Any, position: int) -> None:
     from taetpu.lens.token_texts import visible
 
     at = position % len(view.tokens)
-    print_text(f"after {visible(view.texts[at])!r}, position {at} of {len(view.tokens)} tokens")
+    place = "after" if getattr(view, "predicts_next", True) else "at"
+    print_text(f"{place} {visible(view.texts[at])!r}, position {at} of {len(view.tokens)} tokens")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,8 +58,15 @@ def import_model(
         print_json({**_describe(made), "folder": str(out)})
     else:
         _print_model(made)
-        prompt = '"1 2 3"' if made.tokenizer is None else "TEXT"
-        typer.echo(f"\nwrote {out}\nTry it: taetpu lens sample {out} --prompt {prompt}")
+        typer.echo(f"\nwrote {out}\nTry it: taetpu lens {_view(made)}".replace("FOLDER", str(out)))
+
+
+def _view(made: "ImportedModel") -> str:
+    """Return a command of `taetpu lens` that can show the model in FOLDER."""
+    if made.config.resolve().predicts_next:
+        return "sample FOLDER --prompt " + ("TEXT" if made.tokenizer else '"1 2 3"')
+    view = "attention" if made.outputs else "logit-lens"
+    return f"{view} FOLDER " + ("--text TEXT" if made.tokenizer else '--ids "1 2 3"')
 
 
 def _describe(made: "ImportedModel") -> dict[str, Any]:

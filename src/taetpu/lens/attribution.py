@@ -149,7 +149,8 @@ def attribution(
         opened: The model.
         inputs: Texts or token numbers; see `OpenedModel.encode`.
         target: The target of all positions, named as in `token_texts.read_token`. By default, the target of a position
-            is the next token of the text, and that of the last position is its most likely token.
+            is the next token of the text, and that of the last position is its most likely token. If tokens see later
+            ones, the target is the token at the position.
         minus: A token whose logit is subtracted, named as in `token_texts.read_token`.
 
     Raises:
@@ -162,16 +163,16 @@ def attribution(
     less = None if minus is None else read_token(opened, minus, "minus")
     results: dict[int, Attribution] = {}
     for numbers, filled, batch in in_batches(rows, logit_tokens(opened)):
-        goals = pad_left([_targets(rows[i], fixed) for i in filled]).ids
+        goals = pad_left([_targets(opened, rows[i], fixed) for i in filled]).ids
         parts = _attribute(opened, batch, goals, less)
         for place, i in enumerate(numbers):
             results[i] = _of_text(opened, parts, batch, place, rows[i], less)
     return [results[i] for i in range(len(rows))]
 
 
-def _targets(row: np.ndarray, fixed: int | None) -> np.ndarray:
+def _targets(opened: OpenedModel, row: np.ndarray, fixed: int | None) -> np.ndarray:
     """Return the targets of a text; -1 for the most likely token."""
-    return np.append(row[1:], -1) if fixed is None else np.full(len(row), fixed)
+    return opened.targets(row) if fixed is None else np.full(len(row), fixed)
 
 
 @dataclass(frozen=True)
@@ -320,8 +321,10 @@ def stream_scales(opened: OpenedModel) -> list[str]:
 
 def check_linear(opened: OpenedModel) -> None:
     """Raise `UserError` if the logits of a model are not sums of parts, with the reason."""
-    reason = None
-    for number, layer in enumerate(opened.config.layers):
+    reason, readout = None, opened.config.readout.kind
+    if readout != "none":
+        reason = f"readout {readout!r} is not a linear function of the stream"
+    for number, layer in enumerate(opened.config.layers if reason is None else ()):
         if layer.residual.kind in DYNAMIC:
             reason = f"residual {layer.residual.kind!r} of layer {number} has weights that depend on the stream"
         name = {"post": "mixer_norm", "output": "mixer_norm", "sandwich": "mixer_norm.after"}.get(layer.norm.placement)

@@ -42,7 +42,8 @@ class HeadScores:
         sequences: The number of sequences.
         scores: For each kind of score, the scores of a layer's heads, by layer.
         errors: The standard errors of the scores over sequences; NaN for one sequence.
-        uniform: For each kind, the score of uniform attention over the current and all earlier tokens.
+        uniform: For each kind, the score of uniform attention: over the current and all earlier tokens, or over all
+            tokens if the model sees later ones.
     """
 
     __repr__ = short_repr
@@ -131,7 +132,8 @@ def head_scores(
     }
     errors = {kind: {layer: _standard_error(np.stack(samples)) for layer, samples in layers.items()}
               for kind, layers in by_kind.items()}  # fmt: skip
-    even = np.tril(np.ones((2 * n, 2 * n))) / np.arange(1, 2 * n + 1)[:, None]
+    seen = np.tril(np.ones((2 * n, 2 * n))) if opened.predicts_next else np.ones((2 * n, 2 * n))
+    even = seen / seen.sum(-1, keepdims=True)
     uniform = {kind: float(score[0]) for kind, score in score_pattern(even[None], n).items()}
     return HeadScores(opened.name, n, sequences, scores, errors, uniform)
 

@@ -40,6 +40,7 @@ class LogitLens:
         targets: The target of each position; -1 without a target.
         ranks: The rank of the target, 1 for the most likely token; 0 without a target.
         target_probabilities: The probability of the target; NaN without a target.
+        predicts_next: Whether the predictions are those of next tokens, and not of the tokens at their positions.
     """
 
     __repr__ = short_repr
@@ -54,6 +55,7 @@ class LogitLens:
     targets: Int[np.ndarray, " seq"]
     ranks: Int[np.ndarray, "layer seq"]
     target_probabilities: Float[np.ndarray, "layer seq"]
+    predicts_next: bool = True
 
     def rows(self, position: int = -1) -> list[dict[str, Any]]:
         """Return a row for each layer: the most likely tokens after a position, and the target's rank and probability.
@@ -103,7 +105,7 @@ class LogitLens:
 
         words = [[visible(tops[0]) for tops in layer] for layer in self.top_texts]
         shown = [visible(text) for text in self.texts]
-        title = f"most likely next token after each layer of {self.model}"
+        title = f"most likely {'next ' * self.predicts_next}token after each layer of {self.model}"
         return layer_chart(self.probabilities[..., 0], self.layers, shown, title, "probability", words=words)
 
 
@@ -115,7 +117,8 @@ def logit_lens(opened: OpenedModel, inputs: Any, *, top: int = 3, target: str | 
         inputs: Texts or token numbers; see `OpenedModel.encode`.
         top: The number of most likely tokens.
         target: The target of all positions, named as in `token_texts.read_token`. By default, the target of a position
-            is the next token of the text, and the last position has no target.
+            is the next token of the text, and the last position has no target. If tokens see later ones, the target is
+            the token at the position.
 
     Raises:
         UserError: if an input or the target cannot be read, or `top` is out of range.
@@ -126,7 +129,7 @@ def logit_lens(opened: OpenedModel, inputs: Any, *, top: int = 3, target: str | 
         raise UserError(f"{top} of the most likely tokens were requested", path=("top",), remedy=remedy)
     rows = sequences(opened, inputs)
     fixed = None if target is None else read_token(opened, target, "target")
-    goals = [np.full(len(row), fixed) if fixed is not None else np.append(row[1:], -1) for row in rows]
+    goals = [np.full(len(row), fixed) if fixed is not None else opened.targets(row) for row in rows]
     layers = ["embed", *map(str, range(len(opened.config.layers)))]
     results: dict[int, LogitLens] = {}
     for numbers, filled, batch in in_batches(rows, logit_tokens(opened)):
@@ -139,7 +142,7 @@ def logit_lens(opened: OpenedModel, inputs: Any, *, top: int = 3, target: str | 
             texts = np.array(opened.token_texts(best), object).reshape(best.shape).tolist()
             results[i] = LogitLens(
                 opened.name, rows[i], opened.token_texts(rows[i]), layers, best, texts, shares, goals[i],
-                np.where(known, ranks, 0), np.where(known, picked, np.nan),
+                np.where(known, ranks, 0), np.where(known, picked, np.nan), opened.predicts_next,
             )  # fmt: skip
     return [results[i] for i in range(len(rows))]
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
@@ -259,6 +259,18 @@ class OpenedModel(SavedModel):
                 problem = f"attention in layer {number} of {self.name} is not causal: it predicts no next tokens"
                 remedy = "Use an evaluation set of the run's task, such as val, or another model."
                 raise UserError(problem, remedy="Use a causal model." if generates else remedy)
+
+    @property
+    def predicts_next(self) -> bool:
+        """Whether the logits of a position are those of the next token, because no scored token sees later ones."""
+        return self.config.predicts_next
+
+    def targets(self, row: Int[np.ndarray, " seq"]) -> Int[np.ndarray, " seq"]:
+        """Return the token that each position of a text predicts: the next one, with -1 for the last position.
+
+        If tokens see later ones, it is the token at the position.
+        """
+        return np.append(row[1:], -1) if self.predicts_next else row
 
     def check_finite(self, values: Any) -> None:
         """Raise `NotFinite` if a number that the model computed is NaN or infinite."""

@@ -154,6 +154,12 @@ class LMConfig(Config):
     dropout: Annotated[Rate, Traced(neutral=0.0)] = 0.0
     layers: tuple[LayerConfig, ...]
 
+    @property
+    def predicts_next(self) -> bool:
+        """Whether no position with a target sees the next token."""
+        mixers = [layer.typed_mixer for layer in self.layers]
+        return all(m.is_causal or (m.effective_mask is not None and m.effective_mask.hides_targets) for m in mixers)
+
     def dims(self, sizes: Interface | int, seq_len: int) -> Dims:
         """Return the sizes with which components are built; `sizes` as in `build`."""
         at = Interface.of(sizes)

@@ -155,16 +155,25 @@ def changed_fields(config: Config) -> dict[str, Any]:
     }
 
 
+def causal_presets() -> list[str]:
+    """Return the presets that predict next tokens."""
+    return [name for name in PRESETS if preset_model(name, 64, 2).resolve().predicts_next]
+
+
 def write_study(name: str, start: str, end: str, dim: int, num_layers: int) -> str:
     """Return the text of a study with an arm for each difference between two presets, and an arm with all.
 
     Raises:
-        UserError: If a preset is unknown, or the presets do not differ at this size.
+        UserError: If a preset is unknown or does not predict next tokens, or the presets do not differ at this size.
     """
     first, second = (preset_model(preset, dim, num_layers) for preset in (start, end))
+    for option, preset, model in (("--from", start, first), ("--to", end, second)):
+        if not model.resolve().predicts_next:
+            problem = f"{preset} sees later tokens, and the study predicts next tokens"
+            raise UserError(problem, path=(option,), remedy=f"Use two of: {', '.join(causal_presets())}.")
     parts = differences(first, second)
     if not parts:
-        raise UserError(f"{start} and {end} do not differ", remedy=f"Use two of: {', '.join(PRESETS)}.")
+        raise UserError(f"{start} and {end} do not differ", remedy=f"Use two of: {', '.join(causal_presets())}.")
     lines = [line for part, overrides in parts.items() for line in _part_lines(part, overrides)]
     lines += [LEFT_OUT.format(path=path) for path in same_function(first, second)]
     arms = "\n".join(lines)

@@ -168,11 +168,12 @@ MODERNBERT = Family(
     settings=ModernBertSettings,
     read=read_modernbert,
     write=write_modernbert,
-    fixed={"is_causal": False, "is_decoder": False, "tie_word_embeddings": True},
+    # rope_scaling would act in both types of layers.
+    fixed={"is_causal": False, "is_decoder": False, "tie_word_embeddings": True, "rope_scaling": None},
     harmless=(
         *("initializer_cutoff_factor", "classifier_pooling", "sparse_prediction", "sparse_pred_ignore_index"),
         *("deterministic_flash_attn", "reference_compile", "repad_logits_with_grad", "layer_norm_eps"),
-        *("position_embedding_type", "sliding_window"),
+        "position_embedding_type",
     ),
     choices={"ffn.kind": tuple(dict.fromkeys(GATED.values()))},
     head="decoder.weight",
