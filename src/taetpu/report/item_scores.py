@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from taetpu.report.section_types import Section, Table
 from taetpu.stats import formatting
 from taetpu.stats.item_results import Interval, ItemScore, ItemScoreArm
-from taetpu.stats.plan import describe_metric
 from taetpu.stats.results import Results
 
 LEAD = (
@@ -22,23 +21,22 @@ def item_score_sections(results: Results) -> list[Section]:
     by_entry: dict[str, list[ItemScore]] = {}
     for score in results.get("scores", ()):
         by_entry.setdefault(score["name"].partition("/")[0], []).append(score)
-    tables = [_entry_table(entry, scores, results) for entry, scores in by_entry.items()]
+    tables = [_entry_table(entry, scores) for entry, scores in by_entry.items()]
     chances = {entry: scores[0]["chance"] for entry, scores in by_entry.items()}
     known = [f"{entry} {chance:.3g}" for entry, chance in chances.items() if chance is not None]
     notes = [f"Accuracy of a guess: {', '.join(known)}."] if known else []
-    groups = [_group_table(scores[0], results) for scores in by_entry.values() if scores[0]["arms"][0]["groups"]]
+    groups = [_group_table(scores[0]) for scores in by_entry.values() if scores[0]["arms"][0]["groups"]]
     lead = "The first score of each file by group of items, such as a phenomenon, with effects on the same items."
     return [Section("Scores on items", LEAD, tables, notes=notes if tables else ()),
             Section("Scores by group of items", lead, groups, folded=True)]  # fmt: skip
 
 
-def _entry_table(entry: str, scores: Sequence[ItemScore], results: Results) -> Table:
+def _entry_table(entry: str, scores: Sequence[ItemScore]) -> Table:
     """Return the table of the scores on one file, with a row for each score and arm."""
     rows = []
     for score in scores:
         name, places = score["name"].partition("/")[2], _places(score)
-        unit = describe_metric(results["plan"], score["name"]).unit
-        label = f"{name} ({unit})" if unit.startswith("nats") else name
+        label = f"{name} ({score['unit']})" if score["unit"].startswith("nats") else name
         rows += [[label, *_arm_cells(arm, places)] for arm in score["arms"]]
     columns = (f"{entry}, {scores[0]['items']:,} items", "arm", "mean", "95 % interval", "effect", "95 % interval",
                "noise from items", "items needed")  # fmt: skip
@@ -60,7 +58,7 @@ def _arm_cells(arm: ItemScoreArm, places: int) -> list[str]:
     ]
 
 
-def _group_table(score: ItemScore, results: Results) -> Table:
+def _group_table(score: ItemScore) -> Table:
     """Return the table of one score by group, with a row for each group and arm."""
     places, rows = _places(score), []
     for number, group in enumerate(score["arms"][0]["groups"]):
@@ -71,8 +69,7 @@ def _group_table(score: ItemScore, results: Results) -> Table:
                 _interval(entry["ci95"], places), formatting.number(entry["effect"], places, sign=True),
                 _interval(entry["effect_ci95"], places, sign=True),
             ])  # fmt: skip
-    label = describe_metric(results["plan"], score["name"]).label
-    columns = (f"{label} by group", "arm", "items", "mean", "95 % interval", "effect", "95 % interval")
+    columns = (f"{score['name']} by group", "arm", "items", "mean", "95 % interval", "effect", "95 % interval")
     return Table(columns, rows, left=2).without_empty_columns()
 
 

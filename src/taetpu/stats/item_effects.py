@@ -12,7 +12,7 @@ Biometrics Bulletin 2; Miller 2024, "Adding Error Bars to Evals", arXiv 2411.006
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -112,13 +112,22 @@ def crossed_mean(values: Float[np.ndarray, "seed item"]) -> CrossedMean:
 def compare_scores(table: Table, plan: Plan, against: Mapping[str, str]) -> list[ItemScore]:
     """Return the scores on items of all arms, and their differences from their baselines.
 
+    What a score is follows from the plan, or from the first run that has it if it was added to a study later.
+
     Args:
         table: The study's runs.
-        plan: The analysis plan, whose metrics include the scores.
+        plan: The analysis plan.
         against: The baseline of each arm that is not a baseline.
     """
-    names = [name for name in plan.metrics if "/" in name and not name.endswith("/")]
-    scores = (_compare(name, describe_metric(vars(plan), name), table, against) for name in names)
+    specs: dict[str, MetricSpec] = {}
+    for cell in (cell for arm in table.cells for cell in table.finished(arm)):
+        for entry, facts in (cell.result or {}).get("items", {}).items():
+            for part, data in facts["scores"].items():
+                spec = MetricSpec.from_data(data)
+                named = replace(spec, mean_of=tuple(f"{entry}/{name}" for name in spec.mean_of))
+                specs.setdefault(f"{entry}/{part}", named)
+    known = {name: describe_metric(vars(plan), name) if name in plan.metrics else spec for name, spec in specs.items()}
+    scores = (_compare(name, spec, table, against) for name, spec in known.items())
     return [score for score in scores if score is not None]
 
 
@@ -147,7 +156,7 @@ def _compare(name: str, spec: MetricSpec, table: Table, against: Mapping[str, st
             "groups": _groups(groups, numbers, np.stack([*by_seed.values()]), differences, spec),
         })  # fmt: skip
     items = len(first.evaluation[spec.mean_of[0]])
-    return {"name": name, "items": items, "chance": facts.get("chance"), "arms": arms}
+    return {"name": name, "unit": spec.unit, "items": items, "chance": facts.get("chance"), "arms": arms}
 
 
 def _values(cells: Sequence[Cell], spec: MetricSpec, entry: str) -> dict[int, Float[np.ndarray, " item"]]:

@@ -46,6 +46,7 @@ class ItemScore(TypedDict, closed=True):
     """A score on the items of a file."""
 
     name: str  # of the metric, such as `hellaswag/acc_norm`
+    unit: str
     items: int
     chance: float | None  # the accuracy of a guess
     arms: list[ItemScoreArm]

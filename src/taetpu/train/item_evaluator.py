@@ -96,12 +96,13 @@ class ItemEvaluator:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The file, the number of items, the accuracy of a guess and the groups of each score, by name."""
+        """The file, the number of items, the accuracy of a guess, the groups and the metrics of each score, by name."""
         return {
             name: {
                 "kind": score.kind, "file": score.file, "sha256": self.sets[name].file.sha256,
                 "items": len(self.sets[name]), "chance": score.chance(self.sets[name]),
                 "groups": list(self.sets[name].groups),
+                "scores": {what: spec.to_data() for what, spec in score.item_metrics.items()},
             }
             for name, score in self.scores.items()
         }  # fmt: skip
