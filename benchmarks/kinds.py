@@ -29,11 +29,20 @@ DATA = {
     "text": {"source": "python-docs", "tokenizer": "char"},
     "tokens": {"source": "tests/data/stored", "vocab_size": 96},
     "modular-addition": {"seq_len": 3},
+    **{kind: {"source": "tests/data/labelled.jsonl"} for kind in ("classification", "token-classification", "pairs")},
+    "regression": {"source": "tests/data/labelled.jsonl", "label": "score"},
 }
 """Settings of tasks. Data are relative to the repository."""
-OUTPUTS = ("dyck", "in-context-regression", "lego", "mad-compression", "shuffle-dyck")
+OUTPUTS = (
+    "classification", "dyck", "in-context-regression", "lego", "mad-compression", "pairs", "regression",
+    "shuffle-dyck", "token-classification",
+)  # fmt: skip
 """Tasks whose outputs are not their tokens, so that one table cannot serve both."""
-TASK_OF = {"reconstruction": "mad-compression", "squared-error": "in-context-regression"}
+TASK_OF = {
+    "contrastive": "pairs", "reconstruction": "mad-compression", "regression": "regression",
+    "sequence-classification": "classification", "squared-error": "in-context-regression",
+    "token-classification": "token-classification",
+}  # fmt: skip
 """The task of each objective that only this task has."""
 NOT_IN_STEPS = {"tokenizer", "tracker", "metric", "eval_metric"}
 """Slots whose kinds are not in the train step; metrics have separate programs."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -224,7 +225,12 @@ def test_the_baseline_on_the_page_of_a_metric_is_valid(tmp_path, taetpu, slot, k
     lines = page.partition("A baseline with this kind, whose arms all have it\n")[2].partition("\n\n")[0].splitlines()
     data = from_yaml("\n".join(line.removeprefix("  ") for line in lines).encode(), "page")["base"]["train"]
     train = {"steps": 9, **data}
-    base = {"task": {"kind": "copy", "seq_len": 512}, "model": {"dim": 16, "num_layers": 2}, "train": train}
+    cls: Any = kinds(slot)[kind]
+    rows = {"source": str(Path(__file__).parents[1] / "data" / "labelled.jsonl"), "seq_len": 40}
+    task = {"kind": "copy", "seq_len": 512}
+    if getattr(cls, "of_numbers", False) or getattr(cls, "of_groups", False):
+        task = {"kind": "regression", **rows} if cls.of_numbers else {"kind": "pairs", **rows}
+    base = {"task": task, "model": {"dim": 16, "num_layers": 2}, "train": train}
     (tmp_path / "s.yaml").write_bytes(to_yaml({"study": "example", "base": base, "arms": {"x": {"model.dim": 32}}}))
     used = iter_components(load_study(tmp_path / "s.yaml").arms[0].config)
     assert any(isinstance(component, kinds(slot)[kind]) for component in used)

@@ -23,6 +23,7 @@ from taetpu.testing.standalone import check_draws, check_parts
 
 ROOT = Path(__file__).parents[2]
 
+LABELLED = ("classification", "token-classification", "pairs")
 SETTINGS = {
     **{kind: {"seq_len": 12, "eval_size": 8} for kind, cls in kinds("task").items() if "eval_size" in cls.model_fields},
     **{f"mqar{kind}": {"seq_len": 24, "eval_size": 8, "symbols": 14} for kind in ("", "-forgetting", "-compositional")},
@@ -34,6 +35,8 @@ SETTINGS = {
     "modular-addition": {"modulus": 11},
     "text": {"source": "README.md", "seq_len": 12},
     "tokens": {"source": "tests/data/stored", "seq_len": 12, "vocab_size": 96},
+    **{kind: {"source": "tests/data/labelled.jsonl", "seq_len": 40} for kind in LABELLED},
+    "regression": {"source": "tests/data/labelled.jsonl", "seq_len": 40, "label": "score"},
     "bpe": {"vocab_size": 280},
     "activation": {"site": "residual"},
     "mamba2": {"head_dim": 8, "state": 4},

@@ -107,6 +107,8 @@ def show(
         print_text(arms)
         for number, row in enumerate(rows, 1):
             print_text(f"{number}. {row['text']!r}", hanging=3)
+            if "second_text" in row:
+                print_text(f"   {row['second_text']!r}", hanging=3)
             scored = f"   targets with weight: {row['scored']} of {row['tokens']}"
             if "masked" in row:
                 scored += f", masked: {' '.join(map(repr, row['masked']))}"
@@ -114,7 +116,8 @@ def show(
                 scored += f", after a prefix of {row['prefix']} tokens"
             borders = f"; documents begin at {', '.join(map(str, row['documents']))}" if row["documents"] else ""
             source = f"; from {row['source']}" if "source" in row else ""
-            print_text(f"{scored}{borders}{source}", hanging=3)
+            labels = f"; labels: {', '.join(map(str, row['labels']))}" if "labels" in row else ""
+            print_text(f"{scored}{labels}{borders}{source}", hanging=3)
 
 
 def _sequences(config: Any, source: Any, count: int, seed: int) -> list[dict[str, Any]]:
@@ -133,15 +136,21 @@ def _sequences(config: Any, source: Any, count: int, seed: int) -> list[dict[str
     for i in range(min(count, size)):
         tokens, segments = np.asarray(batch.tokens[i]), batch.segments
         borders = [] if segments is None else (np.flatnonzero(np.diff(np.asarray(segments[i]))) + 1).tolist()
-        scored = int((np.asarray(batch.weights[i]) > 0).sum())
+        scored = np.asarray(batch.weights[i]) > 0
         if batch.lengths is not None:
             tokens = tokens[: int(batch.lengths[i])]
-        text = source.show(tokens) if source.interface.is_language_model else np.array2string(tokens, threshold=20)
-        sequences.append({"text": text, "tokens": len(tokens), "scored": scored, "documents": borders})
+        readable = source.interface.is_language_model or source.tokenizer is not None
+        text = source.show(tokens) if readable else np.array2string(tokens, threshold=20)
+        sequences.append({"text": text, "tokens": len(tokens), "scored": int(scored.sum()), "documents": borders})
         if config.task.batch.prefix:
             sequences[-1]["prefix"] = int(batch.prefix[i])
         elif default_objective(config.task).of_text and not config.task.causal:
-            sequences[-1]["masked"] = [source.show([t]) for t in np.asarray(batch.targets[i])[batch.weights[i] > 0]]
+            sequences[-1]["masked"] = [source.show([t]) for t in np.asarray(batch.targets[i])[scored]]
+        if source.interface.labels or config.task.batch.real_targets:
+            targets, names = np.asarray(batch.targets[i])[scored].tolist(), source.interface.labels
+            sequences[-1]["labels"] = [names[target] for target in targets] if names else targets
+        if batch.second is not None:
+            sequences[-1]["second_text"] = source.show(np.asarray(batch.second[i])[: int(batch.second_lengths[i])])
         if source.mixture is not None:
             sequences[-1]["source"] = source.mixture.source_of(windows[i])
     return sequences

@@ -11,6 +11,7 @@ class Interface:
         vocab_size: the number of different input tokens; 0 if inputs are real.
         outputs: the number of outputs at each position; None if they are the logits of the tokens.
         features: the number of real inputs at each position; 0 if inputs are tokens.
+        labels: the names of the outputs, such as classes; empty if they have none.
         types: the number of types of tokens, such as those of the first and of the second text of a pair. With more
             than one, each type has a vector that is added to its embeddings.
     """
@@ -19,6 +20,7 @@ class Interface:
     outputs: int | None = None
     features: int = 0
     types: int = 1
+    labels: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, sizes: "Interface | int") -> "Interface":

@@ -46,12 +46,28 @@ class Batch(NamedTuple):
     types: Int[Array, "batch seq"] | None = None  # number of the type of each token, from 0
     lengths: Int[Array, " batch"] | None = None  # tokens of each sequence; those after them are padding
     prefix: Int[Array, " batch"] | None = None  # tokens at the start of each sequence that may see each other
+    second: Int[Array, "batch seq"] | None = None  # tokens of the second text of each pair, a sequence of its own
+    second_lengths: Int[Array, " batch"] | None = None  # as `lengths`, of the second texts
 
     @property
     def context(self) -> dict[str, Any]:
         """The arguments of `nn.lm.LM` that go with the tokens."""
         padding = None if self.lengths is None else jnp.arange(self.weights.shape[-1]) >= self.lengths[..., None]
         return {"segments": self.segments, "types": self.types, "padding": padding, "prefix": self.prefix}
+
+    @property
+    def both_texts(self) -> "Batch":
+        """The texts of all pairs as a batch of twice as many sequences, in which those of a pair are neighbours.
+
+        All tokens have the first type.
+        """
+        assert self.second is not None
+        pairs = {"tokens": (self.tokens, self.second), "lengths": (self.lengths, self.second_lengths)}
+        pairs |= {name: (part, part) for name, part in (("targets", self.targets), ("weights", self.weights))}
+        if self.types is not None:
+            pairs["types"] = (jnp.zeros_like(self.types),) * 2
+        parts = {name: jnp.stack(pair, 1).reshape(-1, *pair[0].shape[1:]) for name, pair in pairs.items()}
+        return Batch(**parts)
 
 
 @dataclass(frozen=True)
@@ -63,12 +79,14 @@ class BatchSpec:
         lengths: Whether they contain the lengths of sequences, which are padded.
         prefix: Whether they contain the lengths of prefixes, for the mask `prefix`.
         real_targets: Whether targets are real numbers. The objective must read them (`Objective.real_targets`).
+        second: Whether they contain pairs of texts, with lengths, of which each is a sequence.
     """
 
     segments: bool = False
     lengths: bool = False
     real_targets: bool = False
     prefix: bool = False
+    second: bool = False
 
     def shapes(self, interface: Interface, *lead: int) -> Batch:
         """Return the shapes of a batch, given the model's interface and the axes `(..., batch, seq)`."""
@@ -85,6 +103,8 @@ class BatchSpec:
             array(np.int32) if interface.types > 1 else None,
             array(np.int32, lead[:-1]) if self.lengths else None,
             array(np.int32, lead[:-1]) if self.prefix else None,
+            array(np.int32) if self.second else None,
+            array(np.int32, lead[:-1]) if self.second else None,
         )
 
 
@@ -104,6 +124,8 @@ class Split:
         types: The type of each token, int32 `(windows, seq)`; None for tasks with one type.
         lengths: The number of tokens before the padding, int32 `(windows,)`; None for tasks without padding.
         prefix: The number of tokens of the prefix, int32 `(windows,)`; None for tasks without prefixes.
+        second: The tokens of the second texts, int32 `(windows, seq)`; None for tasks without pairs of sequences.
+        second_lengths: As `lengths`, of the second texts.
     """
 
     tokens: np.ndarray
@@ -115,6 +137,8 @@ class Split:
     types: np.ndarray | None = None
     lengths: np.ndarray | None = None
     prefix: np.ndarray | None = None
+    second: np.ndarray | None = None
+    second_lengths: np.ndarray | None = None
 
     @property
     def batch(self) -> Batch:
@@ -164,7 +188,8 @@ class Source(ABC):
     def facts(self) -> dict[str, Any]:
         """Facts for reports: sizes, the corpus' SHA-256 digest, and reference losses (nats per weighted target).
 
-        `chance_loss` is the loss of a uniform guess over the vocabulary. `bayes_loss` is the lowest possible loss, or
+        `chance_loss` is the loss of a uniform guess over the vocabulary, and `constant_loss` that of a prediction that
+        reads no input, which `constant` describes. `bayes_loss` is the lowest possible loss, or
         None if this loss is unknown. `decoy_loss` is a loss that can be reached without attention, and `decoy` says how
         it was computed. For synthetic tasks, the facts also contain these references as accuracies, such as
         `chance_accuracy`. For texts, the facts also contain, for each split, the number of `bytes`, the `escape_bits`
@@ -231,11 +256,13 @@ class Task(Component):
 
     Attributes:
         has_answers: Whether the scored positions of a sequence are the answer to a question, which is right or wrong.
+        one_target: Whether one position of each sequence is scored.
         objective: The kind of slot `objective` with which the task is evaluated, and trained by default; `causal-lm`
             if it has no value. In tasks of texts, it is a field.
     """
 
     has_answers: ClassVar[bool] = False
+    one_target: ClassVar[bool] = False
     objective: ClassVar[Any]  # no value, because pydantic rejects fields that replace one
 
     seq_len: Size
@@ -288,6 +315,24 @@ class Task(Component):
     def causal(self) -> bool:
         """Whether a position may attend only to earlier positions."""
 
+    @property
+    def any_mask(self) -> bool:
+        """Whether a position may attend to all positions or to earlier ones only, as the model decides."""
+        return False
+
+    @property
+    def needs_later(self) -> bool:
+        """Whether the scored position has to see later ones, which no model with causal layers only allows."""
+        return False
+
+    @property
+    def eval_group(self) -> int | None:
+        """The number of sequences that an evaluation computes together, because the loss of each depends on the others.
+
+        None if losses of sequences do not depend on each other.
+        """
+        return None
+
     @abstractmethod
     def prepare(self, folder: Path) -> Source:
         """Read or generate the data, and return the prepared task.
@@ -321,29 +366,6 @@ def read_windows(source: Source, rows: Int[np.ndarray, "..."]) -> tuple[dict[str
     if not source.can_gather:
         return source.arrays, rows
     return source.gather(rows.ravel()), np.arange(rows.size, dtype=np.int32).reshape(rows.shape)
-
-
-def check_finite(task: Task, source: Source) -> None:
-    """Raise `UserError` if a real target or input of an evaluation set, or of a training array, is not finite.
-
-    A target without weight is checked too, because the product of NaN and 0 is NaN. Inputs in padding are not read.
-    """
-    if not (task.batch.real_targets or source.interface.features):
-        return
-    arrays = {"training data": source.arrays} if not source.can_gather else {}
-    for name in task.evaluation_sets:
-        split = source.evaluation(name)
-        if split is not None:
-            arrays[name] = {"targets": split.targets}
-            if split.lengths is None:
-                arrays[name]["inputs"] = split.tokens
-    for name, values in arrays.items():
-        for what, array in values.items():
-            if array.dtype.kind == "f" and not (finite := np.isfinite(array)).all():
-                row, *place = (int(index[0]) for index in np.nonzero(~finite))
-                where = f"{what} of {name}, row {row}" + (f", position {place[0]}" if place else "")
-                problem = f"task {task.kind!r} has {array[(row, *place)]} in {where}"
-                raise UserError(problem, remedy="Repair the row, or leave it out in `prepare`.")
 
 
 def at_length(length: int) -> str:

@@ -7,7 +7,7 @@ ending says is refused with the setting that reads it, because its syntax would 
 import csv
 import gzip
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +27,8 @@ LONGEST_LINE = 2**27
 LONGEST_CELL = 2**27
 """Number of characters from which a cell of CSV is refused."""
 ROWS_AT_ONCE = 1024
+Row = tuple[str, Mapping[str, Any]]
+"""The place of a row in its file, such as `line 3`, and its values by column."""
 
 
 @dataclass(frozen=True)
@@ -173,6 +175,12 @@ def _zero_byte(file: Path, where: str) -> UserError:
 
 def read_json_lines(file: Path, layout: Layout) -> Iterator[str]:
     """Yield the texts of a file with an object in each line."""
+    for where, row in json_rows(file):
+        yield _text_of(row, layout.field, where, file)
+
+
+def json_rows(file: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the values of a file with JSON in each line, with their places."""
     for number, line in numbered_lines(file):
         if not line or line.isspace():
             continue
@@ -181,40 +189,65 @@ def read_json_lines(file: Path, layout: Layout) -> Iterator[str]:
         except ValueError as error:
             problem = f"line {number} of {file} is not JSON: {error}"
             raise UserError(problem, path=("source",), remedy="Write one object in each line.") from None
-        yield _text_of(row, layout.field, f"line {number}", file)
+        yield f"line {number}", row
 
 
 def _text_of(row: Any, field: str, where: str, file: Path) -> str:
-    if not isinstance(row, dict):
-        remedy = 'Write one object in each line, such as {"text": ...}.'
-        raise UserError(f"{where} of {file} is {str(row)[:40]!r}, not an object", path=("source",), remedy=remedy)
-    if field not in row:
-        names = ", ".join(map(repr, row)) or "nothing"
-        remedy = f"Set `field` to one of {names}, or repair the row." if row else "Remove the row."
-        raise UserError(f"{where} of {file} has no {field!r}, but {names}", path=("field",), remedy=remedy)
+    check_object(row, {field: "field"}, where, file)
     if not isinstance(row[field], str):
         problem = f"{field!r} in {where} of {file} is {str(row[field])[:40]!r}, not a text"
         raise UserError(problem, path=("field",), remedy="Choose a field with texts, or remove the row.")
     return row[field]
 
 
+def check_object(row: Any, columns: Mapping[str, str], where: str, file: Path) -> None:
+    """Raise `UserError` if a line of JSON is not an object with the given keys.
+
+    Args:
+        row: The value.
+        columns: The settings of the task that name the keys, by key.
+        where: The place of the line.
+        file: The file.
+    """
+    if not isinstance(row, dict):
+        remedy = 'Write one object in each line, such as {"text": ...}.'
+        raise UserError(f"{where} of {file} is {str(row)[:40]!r}, not an object", path=("source",), remedy=remedy)
+    for key, setting in columns.items():
+        if key not in row:
+            names = ", ".join(map(repr, row)) or "nothing"
+            remedy = f"Set `{setting}` to one of {names}, or repair the row." if row else "Remove the row."
+            raise UserError(f"{where} of {file} has no {key!r}, but {names}", path=(setting,), remedy=remedy)
+
+
 def read_table(file: Path, layout: Layout, *, delimiter: str) -> Iterator[str]:
     """Yield the texts of a CSV or TSV file with a header."""
+    for _, row in table_rows(file, {layout.field: "field"}, delimiter=delimiter):
+        yield row[layout.field]
+
+
+def table_rows(file: Path, columns: Mapping[str, str], *, delimiter: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the cells of a CSV or TSV file with a header, with the places of the rows.
+
+    Args:
+        file: The file.
+        columns: The settings of the task that name the columns, by column.
+        delimiter: What separates two cells.
+    """
     with _long_cells():
         rows = csv.reader((f"{line}\n" for _, line in numbered_lines(file)), delimiter=delimiter, strict=True)
         names = next(rows, [])
-        if layout.field not in names:
-            problem = f"{file} has no column {layout.field!r}, but {', '.join(map(repr, names)) or 'nothing'}"
-            raise UserError(problem, path=("field",), remedy="Set `field` to the column with the text.")
-        if names.count(layout.field) > 1:
-            problem = f"{file} has {names.count(layout.field)} columns named {layout.field!r}"
-            raise UserError(problem, path=("field",), remedy="Rename one of them.")
-        place = names.index(layout.field)
+        _check_columns(names, columns, file)
+        for column, setting in columns.items():
+            if names.count(column) > 1:
+                problem = f"{file} has {names.count(column)} columns named {column!r}"
+                raise UserError(problem, path=(setting,), remedy="Rename one of them.")
+        places = {column: names.index(column) for column in columns}
         for row in rows:
             if len(row) != len(names):
                 problem = f"line {rows.line_num} of {file} has {len(row)} cells, but the header {len(names)}"
                 raise UserError(problem, path=("source",), remedy="Quote cells that contain delimiters or line ends.")
-            yield row[place].removesuffix("\n")
+            cells = {column: row[place].removesuffix("\n") for column, place in places.items()}
+            yield f"line {rows.line_num}", cells
 
 
 @contextmanager
@@ -229,43 +262,87 @@ def _long_cells() -> Iterator[None]:
 
 def read_parquet(file: Path, layout: Layout) -> Iterator[str]:
     """Yield the texts of a parquet file."""
+    return _texts(parquet_rows(file, {layout.field: "field"}), layout, file)
+
+
+def parquet_rows(file: Path, columns: Mapping[str, str]) -> Iterator[Row]:
+    """Yield the rows of a parquet file; see `table_rows`."""
     arrow("parquet", file)
     from pyarrow import parquet
 
     with parquet.ParquetFile(file) as opened:
-        _check_column(opened.schema_arrow.names, layout, file)
-        for batch in opened.iter_batches(ROWS_AT_ONCE, columns=[layout.field]):
-            yield from _column(batch, layout, file)
+        _check_columns(opened.schema_arrow.names, columns, file)
+        yield from _rows(opened.iter_batches(ROWS_AT_ONCE, columns=[*columns]))
 
 
 def read_arrow(file: Path, layout: Layout) -> Iterator[str]:
     """Yield the texts of an Arrow file: a stream, as `datasets` writes it, or a file with random access."""
+    return _texts(arrow_rows(file, {layout.field: "field"}), layout, file)
+
+
+def arrow_rows(file: Path, columns: Mapping[str, str]) -> Iterator[Row]:
+    """Yield the rows of an Arrow file; see `table_rows`."""
     pyarrow = arrow("Arrow", file)
     with pyarrow.memory_map(str(file)) as source:
         try:
             batches: Any = pyarrow.ipc.open_stream(source)
         except pyarrow.ArrowInvalid:
             opened = pyarrow.ipc.open_file(source)
-            _check_column(opened.schema.names, layout, file)
+            _check_columns(opened.schema.names, columns, file)
             batches = (opened.get_batch(i) for i in range(opened.num_record_batches))
         else:
-            _check_column(batches.schema.names, layout, file)
-        for batch in batches:
-            yield from _column(batch.select([layout.field]), layout, file)
+            _check_columns(batches.schema.names, columns, file)
+        yield from _rows(batch.select([*columns]) for batch in batches)
 
 
-def _check_column(names: list[str], layout: Layout, file: Path) -> None:
-    if layout.field not in names:
-        problem = f"{file} has no column {layout.field!r}, but {', '.join(map(repr, names)) or 'nothing'}"
-        raise UserError(problem, path=("field",), remedy="Set `field` to the column with the text.")
+def _check_columns(names: list[str], columns: Mapping[str, str], file: Path) -> None:
+    for column, setting in columns.items():
+        if column not in names:
+            problem = f"{file} has no column {column!r}, but {', '.join(map(repr, names)) or 'nothing'}"
+            raise UserError(problem, path=(setting,), remedy=f"Set `{setting}` to one of the columns.")
 
 
-def _column(batch: Any, layout: Layout, file: Path) -> Iterator[str]:
-    for value in batch.column(0).to_pylist():
-        if not isinstance(value, str):
-            problem = f"column {layout.field!r} of {file} has {str(value)[:40]!r}, not a text"
+def _rows(batches: Iterable[Any]) -> Iterator[Row]:
+    number = 0
+    for batch in batches:
+        for row in batch.to_pylist():
+            number += 1
+            yield f"row {number}", row
+
+
+def _texts(rows: Iterable[Row], layout: Layout, file: Path) -> Iterator[str]:
+    for where, row in rows:
+        if not isinstance(value := row[layout.field], str):
+            problem = f"{layout.field!r} in {where} of {file} is {str(value)[:40]!r}, not a text"
             raise UserError(problem, path=("field",), remedy="Choose a column with texts, or remove the row.")
         yield value
+
+
+def read_rows(file: Path, columns: Mapping[str, str], form: Format | None = None) -> Iterator[Row]:
+    """Yield the rows of a table, or of a file with an object in each line.
+
+    Args:
+        file: The file.
+        columns: The settings of the task that name the columns, by column. Errors name the setting.
+        form: The format; None for that of the ending.
+
+    Raises:
+        UserError: if the file is damaged, lacks a column, or is plain text.
+    """
+    kind = form or format_of(file)
+    with explained(file):
+        if kind == "jsonl":
+            for where, row in json_rows(file):
+                check_object(row, columns, where, file)
+                yield where, row
+        elif kind in ("csv", "tsv"):
+            yield from table_rows(file, columns, delimiter="," if kind == "csv" else "\t")
+        elif kind in ("parquet", "arrow"):
+            yield from (parquet_rows if kind == "parquet" else arrow_rows)(file, columns)
+        else:
+            problem = f"{file} is plain text, which has no columns"
+            remedy = "Use a file that ends in .jsonl, .csv, .tsv, .parquet or .arrow, or set `format`."
+            raise UserError(problem, path=("source",), remedy=remedy)
 
 
 READERS: dict[Format, Callable[[Path, Layout], Iterator[str]]] = {

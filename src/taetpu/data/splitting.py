@@ -96,11 +96,21 @@ def split_by_document(
 ) -> dict[str, list[str]]:
     """Assign whole documents to the three splits, so that no document spans two splits.
 
+    See `assign_documents`. The documents in a split keep their order. Texts are returned as in `split_in_order`.
+    """
+    assigned = assign_documents(documents, val, test)
+    split_of = {document.name: split for document, split in zip(documents, assigned, strict=True)}
+    splits = ("train", "val", "test")
+    return {split: with_separators([d for d in documents if split_of[d.name] == split], separator) for split in splits}
+
+
+def assign_documents(documents: Sequence[Document], val: float, test: float) -> list[str]:
+    """Return the split of each document, such that documents with the same text are in one split.
+
     Groups of repeated documents (see `group_duplicates`) are ordered by the hash of their first document's name. Each
     group goes to validation if the validation share has room for it, else to test if the test share has room for it,
     else to training. Shares are counted in characters. If no group fits into a nonzero share, its split gets the
-    smallest of the training groups. The documents in a split keep their order. Texts are returned as in
-    `split_in_order`.
+    smallest of the training groups.
     """
     groups = {group[0].name: group for group in group_duplicates(documents)}
     sizes = {name: sum(len(document.text) for document in group) for name, group in groups.items()}
@@ -116,8 +126,7 @@ def split_by_document(
         if share and split not in chosen.values() and len(trained) > 1:
             chosen[trained[0]] = split
     split_of = {document.name: chosen[name] for name, group in groups.items() for document in group}
-    splits = ("train", "val", "test")
-    return {split: with_separators([d for d in documents if split_of[d.name] == split], separator) for split in splits}
+    return [split_of[document.name] for document in documents]
 
 
 def split_by_hash(

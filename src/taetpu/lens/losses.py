@@ -84,8 +84,14 @@ def split_losses(opened: OpenedModel, split: Split) -> Iterator[tuple[slice, Tok
     """Yield the rows of each batch of an evaluation set, and the losses and correct predictions of all positions.
 
     The losses are those of the task's objective. With real targets, no prediction is correct.
+
+    Raises:
+        UserError: if the loss of a sequence depends on the other sequences of a batch.
     """
     objective = default_objective(opened.run_config.task)
+    if objective.reads_batch:
+        problem = f"losses of task {opened.run_config.task.kind!r} compare the sequences of a batch"
+        raise UserError(problem, remedy="Read them from the result of the run.")
 
     def build() -> Callable[..., Any]:
         def losses(model: LM, batch: Batch) -> tuple[Array, Array]:

@@ -4,14 +4,15 @@ Objectives act in training steps. Evaluation sets are evaluated with the objecti
 that arms with different objectives have comparable losses.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import cache, partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import jax.numpy as jnp
-from pydantic import Field, NonNegativeInt, model_validator
+from jaxtyping import Array, Float
+from pydantic import Field, NonNegativeInt, PrivateAttr, model_validator
 
-from taetpu.core.config import Component
+from taetpu.core.config import Component, Traced
 from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key
@@ -24,6 +25,8 @@ from taetpu.optim.loss import MEASURED, Logits, Targets, Weights, position_losse
 from taetpu.optim.structure_checks import method_location
 
 MAX_SPAN = 1024
+Gather = Callable[[Array], tuple[Array, Array | int]]
+"""See `train.sharding.Division.gather_sequences`."""
 RESERVED = ("loss", "accuracy")  # names under which every training step records `nll` and `correct`
 
 
@@ -42,6 +45,8 @@ class Objective(Component):
         causal: Whether each position predicts the next token, so that it may see only earlier ones.
         predicts_all: Whether all tokens of a text are predicted, so that the loss is the length of a code for it.
         has_prefix: Whether batches contain the lengths of prefixes.
+        reads_batch: Whether values of a sequence depend on the other sequences of the batch. `predict` then takes the
+            keyword argument `gather` (see `Gather`), and a batch cannot be divided into microbatches.
     """
 
     real_targets: ClassVar[bool] = False
@@ -50,6 +55,12 @@ class Objective(Component):
     causal: ClassVar[bool] = True
     predicts_all: ClassVar[bool] = True
     has_prefix: ClassVar[bool] = False
+    reads_batch: ClassVar[bool] = False
+
+    @property
+    def by_position(self) -> bool:
+        """Whether the outputs at a position are the logits of its target."""
+        return True
 
     def prepare_text(self, source: Any, special: Collection[int]) -> Source:
         """Return a prepared text whose batches are those of the objective.
@@ -198,6 +209,11 @@ class Reconstruction(Objective):
 
     of_task = True
 
+    @property
+    def by_position(self) -> bool:
+        """See `Objective.by_position`."""
+        return False
+
     def predict(
         self, model: LM, batch: Batch, *, key: Key | None, dtype: Any, whole: bool
     ) -> tuple[Logits | None, dict[str, Weights]]:
@@ -205,6 +221,117 @@ class Reconstruction(Objective):
         logits = model(batch.tokens, key=key, dtype=dtype, **batch.context)
         by_position = logits[:, -1].reshape(*batch.targets.shape, -1)
         return logits, compute_losses(self, by_position, batch.targets, batch.weights)
+
+
+class PooledObjective(Objective):
+    """Base of the objectives of tasks with one target for each sequence (`data.labelled.labels.Pooling`).
+
+    The outputs of a sequence are those of one position, or the mean of the outputs of all tokens.
+    """
+
+    of_task = True
+    _pooling: str = PrivateAttr("last")
+
+    @property
+    def by_position(self) -> bool:
+        """See `Objective.by_position`."""
+        return self._pooling != "mean"
+
+    def for_task(self, task: Task) -> "PooledObjective":
+        """Return the objective with the pooling of the task."""
+        pooled = self.model_copy()
+        pooled._pooling = getattr(task, "pooling", self._pooling)
+        return pooled
+
+    def predict(
+        self, model: LM, batch: Batch, *, key: Key | None, dtype: Any, whole: bool
+    ) -> tuple[Logits | None, dict[str, Weights]]:
+        """See `Objective.predict`."""
+        if self.by_position:
+            return super().predict(model, batch, key=key, dtype=dtype, whole=whole)
+        logits = model(batch.tokens, key=key, dtype=dtype, **batch.context)
+        pooled = jnp.broadcast_to(self.pool(logits, batch)[:, None], logits.shape)
+        return pooled, compute_losses(self, pooled, batch.targets, batch.weights)
+
+    def pool(self, logits: Logits, batch: Batch) -> Float[Array, "batch outputs"]:
+        """Return the outputs of each sequence."""
+        seq = logits.shape[1]
+        lengths = jnp.full(len(logits), seq) if batch.lengths is None else jnp.maximum(batch.lengths, 1)
+        if self._pooling == "mean":
+            inside = (jnp.arange(seq) < lengths[:, None]).astype(logits.dtype)
+            return jnp.where(inside[..., None] > 0, logits, 0).sum(1) / lengths[:, None]
+        place = jnp.zeros_like(lengths) if self._pooling == "first" else lengths - 1
+        return jnp.take_along_axis(logits, place[:, None, None], axis=1)[:, 0]
+
+
+@register("objective", "sequence-classification")
+class SequenceClassification(PooledObjective):
+    """The cross entropy of the class of a sequence, in nats. Devlin et al. 2019, section 4.1.
+
+    Source: Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding",
+    arXiv 1810.04805.
+    """
+
+
+@register("objective", "regression")
+class Regression(PooledObjective):
+    """The squared difference of the output of a sequence and its number."""
+
+    real_targets = True
+
+    def position_losses(self, logits: Logits, targets: Targets, weights: Weights) -> dict[str, Weights]:
+        """See `Objective.position_losses`."""
+        return {"nll": (logits[..., 0] - targets) ** 2 * weights, "weight": weights}
+
+
+@register("objective", "token-classification")
+class TokenClassification(Objective):
+    """The cross entropy of the labels of words, in nats, as the mean over words. Devlin et al. 2019, section 5.3.
+
+    Source: Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding",
+    arXiv 1810.04805.
+    """
+
+    of_task = True
+
+
+@register("objective", "contrastive")
+class Contrastive(PooledObjective):
+    """InfoNCE: the cross entropy of a text's partner among the second texts of the batch. Oord et al. 2018.
+
+    The logits are cosines of the embeddings, divided by the temperature. The candidates are those of all devices.
+    Evaluation sets are evaluated with the default temperature.
+
+    Source: Oord et al. 2018, "Representation Learning with Contrastive Predictive Coding", arXiv 1807.03748; Gao et al.
+    2021, "SimCSE", arXiv 2104.08821.
+    Excludes: `train.accumulate` above 1, because a part of a batch has fewer candidates.
+    """
+
+    reads_batch = True
+
+    temperature: Annotated[float, Field(gt=0), Traced()] = 0.05
+    """Divisor of the cosines."""
+
+    @property
+    def by_position(self) -> bool:
+        """See `Objective.by_position`."""
+        return False
+
+    def predict(
+        self, model: LM, batch: Batch, *, key: Key | None, dtype: Any, whole: bool, gather: Gather = lambda x: (x, 0)
+    ) -> tuple[Logits | None, dict[str, Weights]]:
+        """See `Objective.predict`. Logit 0 is that of the partner, and logit j that of the j-th pair after it."""
+        both = batch.both_texts
+        outputs = self.pool(model(both.tokens, key=key, dtype=dtype, **both.context), both)
+        units = outputs / jnp.sqrt(jnp.maximum((outputs**2).sum(-1, keepdims=True), 1e-12))
+        candidates, start = gather(units[1::2])
+        real, _ = gather(batch.weights.sum(-1) > 0)  # not the rows that fill the last batch of an evaluation set
+        cosines = units[::2] @ candidates.T / self.temperature
+        count = len(candidates)
+        places = (jnp.arange(len(cosines))[:, None] + start + jnp.arange(count)) % count
+        logits = jnp.take_along_axis(jnp.where(real, cosines, -1e9), places, axis=1)
+        of_positions = jnp.broadcast_to(logits[:, None], (*batch.targets.shape, count))
+        return of_positions, compute_losses(self, of_positions, jnp.zeros_like(batch.targets), batch.weights)
 
 
 @register("objective", "task")
@@ -224,7 +351,8 @@ def default_objective(task: Task) -> Objective:
     """
     named = getattr(task, "objective", CausalLM.kind)
     try:
-        return named if isinstance(named, Objective) else _objective(named)
+        made: Objective = named if isinstance(named, Objective) else _objective(named)
+        return made.for_task(task)
     except UserError as error:
         remedy = f"Correct the attribute `objective` of task {task.kind!r}. {error.remedy or ''}".strip()
         raise UserError(error.problem, path=("task",), remedy=remedy) from None
@@ -253,15 +381,16 @@ def compute_losses(objective: Objective, logits: Logits, targets: Targets, weigh
 
 def compute_objective(
     objective: Objective, model: LM, batch: Batch, *, key: Key | None = None, dtype: Any = jnp.float32,
-    whole: bool = False,
+    whole: bool = False, gather: Gather | None = None,
 ) -> tuple[Logits | None, dict[str, Weights]]:  # fmt: skip
-    """Return the results of `Objective.predict`.
+    """Return the results of `Objective.predict`, which gathers sequences of all devices with `gather`.
 
     Raises:
         UserError: if the result is not a pair, if the logits are required and missing, if a required value is missing,
             or if a value has a wrong shape or dtype.
     """
-    result = objective.predict(model, batch, key=key, dtype=dtype, whole=whole)
+    gathering: dict[str, Any] = {"gather": gather} if objective.reads_batch and gather is not None else {}
+    result = objective.predict(model, batch, key=key, dtype=dtype, whole=whole, **gathering)
     if not isinstance(result, tuple) or len(result) != 2:
         problem = f"objective {objective.kind!r} returns {describe_value(result)} from predict"
         raise UserError(problem, remedy="Return (logits, values).", **method_location(objective, "predict"))

@@ -8,9 +8,11 @@ from taetpu.report import summary
 
 NOTABLE = 0.01
 """Share of overlapping windows, and share of escape bits in 8 bits per byte, above which the report mentions them."""
+MOST_CLASSES = 12
+"""Number of classes that the report names."""
 FACTS = (
     "overlap", "overlap_sample", "bytes", "escape_bits", "unknown", "commonest_unknown", "tokenizer_sample", "fetched",
-    "mixture", "cropped",
+    "mixture", "cropped", "classes",
 )  # fmt: skip
 """Names of the facts that tasks record about their text; see `data.base.Source.facts`."""
 
@@ -24,7 +26,8 @@ def describe_evaluation_text(data: Mapping[str, Mapping[str, Any]]) -> list[str]
     arms: dict[str, list[str]] = {}
     for arm, facts in data.items():
         notes = (
-            _fetched_notes, _mixture_notes, _cropped_notes, _sample_notes, _overlap_notes, _unknown_notes, _escape_notes
+            _fetched_notes, _class_notes, _mixture_notes, _cropped_notes, _sample_notes, _overlap_notes, _unknown_notes,
+            _escape_notes,
         )  # fmt: skip
         for sentence in chain.from_iterable(note(facts) for note in notes):
             arms.setdefault(sentence, []).append(arm)
@@ -36,6 +39,14 @@ def _fetched_notes(facts: Mapping[str, Any]) -> Iterator[str]:
         for origin in origins:
             details = [f"{name} {origin[name]}" for name in ("split", "commit", "licence") if name in origin]
             yield f"Data of {split}: {', '.join([origin['source'], *details])}; number of files: {origin['files']}."
+
+
+def _class_notes(facts: Mapping[str, Any]) -> Iterator[str]:
+    if classes := _by_split(facts, "classes"):
+        commonest = sorted(classes, key=lambda name: -classes[name])[:MOST_CLASSES]
+        listed = [f"{name} {_percent(classes[name] / sum(classes.values()))}" for name in commonest]
+        more = f" and {len(classes) - MOST_CLASSES:,} more" if len(classes) > MOST_CLASSES else ""
+        yield f"Classes of the training split: {', '.join(listed)}{more}."
 
 
 def _mixture_notes(facts: Mapping[str, Any]) -> Iterator[str]:

@@ -117,17 +117,18 @@ def learning_cautions(results: Results, data: Mapping[str, Any]) -> list[str]:
     Args:
         results: the content of `results.json`.
         data: the task's reference losses. `chance_loss` is the loss of a uniform guess, `decoy_loss` is the loss of a
-            rule that sees only the current token, and `decoy` describes this rule. If these facts differ on an
-            evaluation set `val@N`, they are under its name.
+            rule that sees only the current token, `constant_loss` that of one that sees no input, and `decoy` and
+            `constant` describe them. If these facts differ on an evaluation set `val@N`, they are under its name.
     """
     split, _, what = results["primary"].partition("/")
     if what != "loss" or not split.startswith("val"):
         return []
     data = data.get(split, data)
-    chance, decoy = (data.get(f"{rule}_loss") for rule in ("chance", "decoy"))
+    chance, decoy, constant = (data.get(f"{rule}_loss") for rule in ("chance", "decoy", "constant"))
     ends = {arm["name"]: arm["mean"] for arm in results["arms"] if arm["mean"] is not None}
     nothing = [name for name, end in ends.items() if chance is not None and end >= chance]
     no_more = [name for name, end in ends.items() if decoy is not None and end >= decoy and name not in nothing]
+    blind = [name for name, end in ends.items() if constant is not None and end >= constant and name not in nothing]
     cautions = []
     if nothing:
         cautions.append(f"No better than a uniform guess (loss {chance:.4g}): {summary.join_and(nothing)}.")
@@ -135,6 +136,11 @@ def learning_cautions(results: Results, data: Mapping[str, Any]) -> list[str]:
         cautions.append(
             f"No better than predicting from the current token alone (loss {decoy:.4g}; {data['decoy']}): "
             f"{summary.join_and(no_more)}."
+        )
+    if blind:
+        cautions.append(
+            f"No better than a prediction without input (loss {constant:.4g}; {data['constant']}): "
+            f"{summary.join_and(blind)}."
         )
     return cautions
 

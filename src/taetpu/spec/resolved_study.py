@@ -13,7 +13,8 @@ from taetpu.core.model_interface import Interface
 from taetpu.core.notebook_html import paragraph, table
 from taetpu.core.plugins import Plugin, attribute_errors
 from taetpu.core.short_repr import shorten_value
-from taetpu.data.base import Source, Task, at_length, check_finite
+from taetpu.data.base import Source, Task, at_length
+from taetpu.data.finite_values import check_finite
 from taetpu.data.items.item_set import ItemSet
 from taetpu.data.tokenizers import StartTokenizerConfig
 from taetpu.nn.named_arrays import output_parameters, position_parameters, vocabulary_parameters

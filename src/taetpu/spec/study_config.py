@@ -110,8 +110,10 @@ class ResolvedConfig(Config):
                     remedy="Set task.segments: true for a text, or the mask's separator.",
                 )
             self._check_prefix(i)
-            if not mixer.fits_task(self.task.causal):
+            if not (self.task.any_mask or mixer.fits_task(self.task.causal)):
                 raise self._mask_error(i)
+        if self.task.needs_later and all(layer.typed_mixer.is_causal for layer in self.model.layers):
+            raise self._mask_error(0)
         self._check_lengths()
         self._check_targets()
         try:
@@ -151,9 +153,15 @@ class ResolvedConfig(Config):
             problem = f"heads predict the next tokens, and the sequences of task {task.kind!r} have "
             problem += "real targets" if batch.real_targets else "padding" if batch.lengths else "masked tokens"
             raise UserError(problem, path=("model", "heads"), remedy="Remove the heads.")
-        if batch.real_targets and getattr(self.train.optimizer, "uses_curvature", False):
-            problem = f"optimizer {self.train.optimizer.kind!r} reads the curvature of a cross entropy"
-            problem += f", and the targets of task {task.kind!r} are real numbers"
+        if objective.reads_batch and self.train.accumulate > 1:
+            problem = f"objective {objective.kind!r} compares the sequences of a batch, which accumulate="
+            problem += f"{self.train.accumulate} divides into parts"
+            raise UserError(problem, path=("train", "accumulate"), remedy="Use accumulate: 1.")
+        if batch.real_targets or not objective.by_position:
+            if not getattr(self.train.optimizer, "uses_curvature", False):
+                return
+            problem = f"optimizer {self.train.optimizer.kind!r} reads the curvature of a cross entropy at each position"
+            problem += f", and the loss of task {task.kind!r} is another one"
             raise UserError(problem, path=("train", "optimizer"), remedy="Use another optimizer, e.g. adamw.")
 
     def _mask_error(self, layer: int) -> UserError:

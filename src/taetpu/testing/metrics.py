@@ -87,7 +87,9 @@ def check_sums(component: Any) -> str:
     if not identical(jax.tree.map(lambda a: a[::-1], turned), first):
         problem = "the sums of a sequence depend on the other sequences of its batch"
         raise CheckFailed(problem, at=(component, "sums"), remedy="Reduce over the axes after the first only.")
-    value = metric_value(component.kind, component, {name: np.asarray(a).sum(0) for name, a in first.items()})
+    kept = component.keeps_sequences
+    totals = {name: np.asarray(a) if kept else np.asarray(a).sum(0) for name, a in first.items()}
+    value = metric_value(component.kind, component, totals)
     if value is not None and not np.isfinite(value):
         raise CheckFailed(f"value returns {value} for a newly initialised model", at=(component, "value"))
     low, high = component.spec.bounds

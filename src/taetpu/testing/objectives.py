@@ -69,11 +69,14 @@ def check_values(component: Any, compute: Any, computed: list[Any]) -> str:
 
     Append the compiled function, two models, a batch and a key to `computed`.
     """
-    ids = jnp.asarray(tokens())
+    ids = jnp.asarray(tokens(4 if component.reads_batch else BATCH))  # a sequence of weight 0 is no candidate
     models = [perturb(plain_model(seed), seed) for seed in range(2)]
     weights = jnp.ones(ids.shape).at[0].set(0.0).at[1, 0].set(0.5)
     targets = jnp.roll(ids, 3, 1) / VOCAB if component.real_targets else jnp.roll(ids, 3, 1) % VOCAB
     batch, run, key = Batch(ids, targets, weights), jit_once(compute), root_key(5)
+    if component.reads_batch:
+        whole = jnp.full(len(ids), SEQ)
+        batch = batch._replace(second=jnp.roll(ids, 1, 1), lengths=whole, second_lengths=whole)
     with failing_at(*_place(component)):
         gradients, values = run(models[0], batch, key)
     if wrong := sorted(name for name, value in values.items() if not all_finite(value)):

@@ -87,7 +87,8 @@ def split_metrics(
         split: the whole split. For a sample, `split.num_bytes` and `split.unpredicted_bits` are scaled to the sample.
         metrics: the metrics other than loss, accuracy and bits per byte, by name.
     """
-    sums = {key: values.sum(1) for key, values in sequences.items()}
+    kept = {entry for entry, metric in metrics.items() if metric.keeps_sequences}
+    sums = {key: v if key.partition(".")[0] in kept else v.sum(1) for key, v in sequences.items()}
     share = sums["weight"][0] / max(split.weights.sum(dtype=np.float64), 1.0)
     runs = range(len(sums["nll"]))
     return [metrics_from_sums({key: v[i] for key, v in sums.items()}, name, split, metrics, share) for i in runs]

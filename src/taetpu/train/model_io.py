@@ -85,7 +85,7 @@ def to_files(
         "plugins": sorted({component.plugin for component in iter_components(config)} - {""}),  # sha256 digests
         "vocab_size": interface.vocab_size,
         "seq_len": seq_len,
-        **({} if interface.is_language_model else {"interface": asdict(interface)}),
+        **({} if interface.is_language_model else {"interface": _interface_record(interface)}),
         **({"special_tokens": dict(special_tokens)} if special_tokens else {}),
         **({"tokens": tokens} if tokens else {}),
     }
@@ -133,6 +133,11 @@ def from_files(files: Mapping[str, bytes], where: str = "") -> SavedModel:
     )
 
 
+def _interface_record(interface: Interface) -> dict[str, Any]:
+    """Return the stored form of an interface, with the labels if outputs have names."""
+    return {name: value for name, value in asdict(interface).items() if name != "labels" or value}
+
+
 class InterfaceRecord(Config):
     """A stored `Interface`."""
 
@@ -140,6 +145,7 @@ class InterfaceRecord(Config):
     outputs: Annotated[int, Field(ge=1, le=MAX_SIZE)] | None = None
     features: Annotated[int, Field(ge=0, le=MAX_SIZE)] = 0
     types: Annotated[int, Field(ge=1, le=MAX_SIZE)] = 1
+    labels: tuple[str, ...] = ()
 
     def build(self) -> Interface:
         """Return the interface."""

@@ -386,6 +386,8 @@ class Program:
         if fill or length > self.source.seq_len:
             most_sequences = max(most_sequences * self.source.seq_len // length // parts, 1) * parts
         size = min(most_sequences, -(-wanted // parts) * parts)
+        if (group := self.structure.task.eval_group) is not None:
+            size = group
         missing = -len(data.tokens) % size
 
         def batched(a: Shaped[np.ndarray, "windows ..."]) -> Shaped[np.ndarray, "batches batch ..."]:

@@ -117,9 +117,10 @@ class ResultWriter:
     def _finish_run(self, place: int, evaluator: Evaluator, final: Mapping[str, float], diverged: int) -> None:
         """Write the evaluation of one run, then its result. A run is done once it has a result."""
         run, folder, source = self.pack.runs[place], self.open[place], self.program.source
+        kept = {entry for entry, metric in run.config.train.eval_metrics.items() if metric.keeps_sequences}
         folder.write_evaluation(
-            {f"{split}/{name}": sum_blocks(values[place]) for split, sums in evaluator.sums.items()
-             for name, values in sums.items()}
+            {f"{split}/{name}": values[place] if name.partition(".")[0] in kept else sum_blocks(values[place])
+             for split, sums in evaluator.sums.items() for name, values in sums.items()}
             | evaluator.items.stored(place)
         )  # fmt: skip
         spent = cost(self.program, run, self.program.steps)

@@ -18,7 +18,7 @@ from typing import TypeAlias
 import jax
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 from taetpu.core.batch_statistics import Averages
 from taetpu.core.errors import UserError
@@ -113,6 +113,9 @@ def check_mesh(config: ResolvedConfig, interface: Interface | int, data: int, mo
         problem = f"data={data} does not divide a microbatch of {part} sequences"
         remedy = f"Change batch_size, or use data={_divisors([part])}."
         raise UserError(problem, path=("train", "batch_size"), remedy=remedy)
+    if (group := config.task.eval_group) is not None and group % data:
+        problem = f"data={data} does not divide the {group} sequences that are evaluated together"
+        raise UserError(problem, path=("task",), remedy=f"Use data={_divisors([part, group])}.")
     sizes = list(_inner_sizes(config, interface)) if model > 1 else []
     for path, size in sizes:
         if size % model:
@@ -172,6 +175,10 @@ class Division:
         """Return arrays `(batches, batch)` of all sequences, given each device's part."""
         return tree
 
+    def gather_sequences(self, values: Array) -> tuple[Array, Array | int]:
+        """Return values `(sequences, ...)` of the whole batch, and the place of this device's first sequence in it."""
+        return values, 0
+
     def averages(self, microbatches: int) -> Averages:
         """Return how means over one device's part of a microbatch become means over the batch."""
         return Averages(microbatches)
@@ -200,6 +207,10 @@ class ManualDivision(Division):
     def gather(self, tree: PyTree) -> PyTree:
         """Gather the sequences of all devices over `DATA`."""
         return jax.lax.all_gather(tree, DATA, axis=1, tiled=True)
+
+    def gather_sequences(self, values: Array) -> tuple[Array, Array | int]:
+        """See `Division.gather_sequences`. Gradients flow back to the device of each sequence."""
+        return jax.lax.all_gather(values, DATA, tiled=True), jax.lax.axis_index(DATA) * len(values)
 
     def averages(self, microbatches: int) -> Averages:
         """Return how means over one device's part of a microbatch become means over the batch."""

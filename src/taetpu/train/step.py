@@ -267,7 +267,8 @@ def gradients(model: LM, batch: Batch, noise: Key, now: Moment, context: StepCon
     weight = jnp.maximum(batch.weights.sum(), 1.0)
     averages, read = division.averages(train.accumulate), sites_read(context.config)
     objective, whole = train.objective.for_task(context.config.task), bool(hooks_reading_logits(train.hooks))
-    predict_and_read = capture(partial(compute_objective, objective, whole=whole), read, paths=read)
+    losses_of = partial(compute_objective, objective, whole=whole, gather=division.gather_sequences)
+    predict_and_read = capture(losses_of, read, paths=read)
     forward, of_heads = division.wrap(collect(predict_and_read, averages)), collect(head_losses, averages)
     params, rest = partition_trainable(model)
 
@@ -347,7 +348,8 @@ def evaluate(
 
     def of_sequence(i: int | Int[Array, ""]) -> dict[str, Array]:
         batch = jax.tree.map(lambda a: a[i], windows)
-        forward = division.wrap(partial(compute_objective, objective, whole=whole))
+        compute = partial(compute_objective, objective, whole=whole, gather=division.gather_sequences)
+        forward = division.wrap(compute)
         logits, values = forward(model, batch, dtype=dtype)
         sums_by_name = {name: value for name, value in values.items() if name in MEASURED}
         seen = Evaluated(batch, logits, **{"correct": None, **sums_by_name})

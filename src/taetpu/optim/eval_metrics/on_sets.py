@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -23,7 +22,6 @@ from taetpu.optim.metric_component import MetricComponent
 
 Positions = Float[Array, "batch seq"]
 Sums = dict[str, Float[Array, "batch ..."]]
-MAX_CLASSES = 4096  # `macro_f1` stores counts of this many classes for each sequence
 
 
 @dataclass(frozen=True)
@@ -54,11 +52,18 @@ class EvalMetric(MetricComponent):
             report then shows the metric's evaluation noise, and `value` need not be defined.
         reads_logits: Whether `sums` reads the logits, which disables loss chunking.
         of_answers: Whether the metric requires a task with answers (`Task.has_answers`) that are not real numbers.
+        of_numbers: Whether the metric requires a task with real targets.
+        of_groups: Whether the metric requires a task in which each sequence is found among others (`Task.eval_group`).
+        keeps_sequences: Whether `value` is given the sums of each sequence, `(sequences, ...)`, not their totals. They
+            are stored with the run.
     """
 
     mean_of: ClassVar[tuple[str, ...]] = ()
     reads_logits: ClassVar[bool] = False
     of_answers: ClassVar[bool] = False
+    of_numbers: ClassVar[bool] = False
+    of_groups: ClassVar[bool] = False
+    keeps_sequences: ClassVar[bool] = False
 
     @property
     def spec(self) -> MetricSpec:
@@ -89,6 +94,14 @@ class EvalMetric(MetricComponent):
                 f"{self.kind!r} compares answers, but task {task.kind!r} {scored}",
                 remedy="Remove the metric, or use a task with answers.",
             )
+        lacks = {
+            "real targets": self.of_numbers and not task.batch.real_targets,
+            "candidates among which a sequence is found": self.of_groups and task.eval_group is None,
+            "one target for each sequence": self.keeps_sequences and not task.one_target,
+        }
+        if wanted := next((what for what, missing in lacks.items() if missing), None):
+            problem = f"{self.kind!r} requires {wanted}, which task {task.kind!r} does not declare"
+            raise UserError(problem, remedy="Remove the metric, or use another task.")
 
     @model_validator(mode="after")
     def _measures(self) -> "EvalMetric":
@@ -110,47 +123,6 @@ class ExactMatch(EvalMetric):
         assert seen.correct is not None  # see `check_task`
         right = scored & (seen.correct >= seen.weight).all(-1)
         return {"right": right.astype(jnp.float32), "answers": scored.astype(jnp.float32)}
-
-
-@register("eval_metric", "macro_f1")
-class MacroF1(EvalMetric):
-    """Mean F1 score of the classes, which are the tokens that occur as targets.
-
-    The F1 score of a class is 2 TP / (2 TP + FP + FN). The prediction is the token with the largest logit. Predicted
-    tokens that never are targets count only as errors of the targets' classes.
-
-    Source: Manning, Raghavan and Schütze 2008, "Introduction to Information Retrieval", section 13.6.
-    """
-
-    better, bounds, reads_logits, of_answers = "max", (0.0, 1.0), True, True
-
-    def sums(self, seen: Evaluated) -> Sums:
-        """See `EvalMetric.sums`.
-
-        Raises:
-            UserError: if the vocabulary has more than `MAX_CLASSES` tokens.
-        """
-        assert seen.logits is not None
-        if (classes := seen.logits.shape[-1]) > MAX_CLASSES:
-            problem = f"macro_f1 counts at most {MAX_CLASSES} classes, but the vocabulary has {classes} tokens"
-            raise UserError(problem, remedy="Remove the metric, or use fewer tokens.")
-        predicted, targets = seen.logits.argmax(-1), seen.batch.targets
-
-        def count(tokens: Array, weights: Positions) -> Float[Array, "batch vocab"]:
-            return jax.vmap(lambda t, w: jnp.zeros(classes).at[t].add(w))(tokens, weights)
-
-        hits = jnp.where(predicted == targets, seen.weight, 0.0)
-        return {
-            "hits": count(targets, hits),
-            "predicted": count(predicted, seen.weight),
-            "targets": count(targets, seen.weight),
-        }
-
-    def value(self, totals: Mapping[str, np.ndarray]) -> float:
-        """See `EvalMetric.value`."""
-        scores = 2 * totals["hits"] / np.maximum(totals["predicted"] + totals["targets"], 1e-9)
-        known = totals["targets"] > 0
-        return float(scores[known].mean()) if known.any() else 0.0
 
 
 @register("eval_metric", "loss_by_position")
