@@ -62,6 +62,8 @@ def every_kind() -> Iterator[tuple[str, str, dict[str, Any]]]:
     needed = {"text": {"seq_len": 8, "source": "a.txt"}, "bpe": {"vocab_size": 300}, "freeze-layers": {"layers": [0]},
               "early-exit": {"layers": [0]}, "freeze": {"trained": ["*"]}, "mup": {"base_dim": 8},
               "tokens": {"seq_len": 8, "source": "a.bin", "vocab_size": 9}}  # fmt: skip
+    rows = ("classification", "regression", "token-classification", "pairs")
+    needed |= {kind: {"seq_len": 8, "source": "a.jsonl"} for kind in rows if kind in builtin("task")}
     needed |= {kind: dict(cls.example) for kind, cls in kinds("tokenizer").items() if kind != "start" and cls.example}
     for section, cls in (("model", ModelConfig), ("train", TrainConfig)):
         for field in cls.model_fields:
