@@ -207,7 +207,8 @@ def test_the_arm_on_a_page_is_valid(tmp_path, slot, kind):
     cls, form = kinds(slot)[kind], "encoder" if sees_later else "causal"
     model = "model: {dim: 64, num_layers: 4}"
     base = f"{{task: {{kind: copy, seq_len: 16, form: {form}}}, {model}, train: {{steps: 9}}}}"
-    lines = ["study: example", f"base: {base}", *example_lines(kind, {"arm": example_arm(cls)})]
+    measure = "measure: {primary: test/loss}"  # runs may choose by validation data
+    lines = ["study: example", f"base: {base}", measure, *example_lines(kind, {"arm": example_arm(cls)})]
     file = tmp_path / "s.yaml"
     file.write_text("\n".join(lines))
     if sees_later:  # the baseline of an encoder task has such a mask already
@@ -243,7 +244,8 @@ def test_the_arm_on_a_page_keeps_the_fields_of_the_baseline(tmp_path):
     for kind, cls in [*kinds("schedule").items(), *kinds("optimizer").items()]:
         if (arm := example_arm(cls)) is None:
             continue
-        file.write_text("\n".join(["study: example", f"base: {base}", *example_lines(kind, {"arm": arm})]))
+        lines = ["study: example", f"base: {base}", "measure: {primary: test/loss}"]
+        file.write_text("\n".join([*lines, *example_lines(kind, {"arm": arm})]))
         used = load_study(file).arms[1].config.train
         assert (used.schedule.warmup, used.optimizer.lr) == (5, 0.02), kind
 

@@ -150,4 +150,4 @@ def accepts(slot, settings):
 def test_the_catalogue_has_the_planned_numbers_of_kinds():
     assert sum(len(kinds(slot)) for slot in ARCHITECTURE) >= 100
     assert len(kinds("optimizer")) >= 8
-    assert len(kinds("schedule")) == 6
+    assert len(kinds("schedule")) == 7

@@ -24,6 +24,7 @@ ARMS = {
     ],
     "tuned.yaml": ["no-rope", "slow"],
     "matched.yaml": ["relu", "deep", "relu@flops", "relu@params", "deep@flops", "deep@params"],
+    "stopped.yaml": ["no-rope", "mean"],
     "looked.yaml": ["no-rope"],
     "pretrained.yaml": [],
     "finetuned.yaml": ["scratch", "last-layer", "norms"],

@@ -64,6 +64,7 @@ def every_kind() -> Iterator[tuple[str, str, dict[str, Any]]]:
               "tokens": {"seq_len": 8, "source": "a.bin", "vocab_size": 9}}  # fmt: skip
     rows = ("classification", "regression", "token-classification", "pairs")
     needed |= {kind: {"seq_len": 8, "source": "a.jsonl"} for kind in rows if kind in builtin("task")}
+    needed |= {kind: {"every": 1} for kind in ("plateau", "patience", "best", "average-last")}
     needed |= {kind: dict(cls.example) for kind, cls in kinds("tokenizer").items() if kind != "start" and cls.example}
     for section, cls in (("model", ModelConfig), ("train", TrainConfig)):
         for field in cls.model_fields:
@@ -88,7 +89,9 @@ def builtin(slot: str) -> list[str]:
 def with_part(section: str, field: str, settings: dict[str, Any]) -> dict[str, Any]:
     if not field:
         return {**SHORT, section: settings}
-    return {**SHORT, section: {**SHORT[section], field: [settings] if field in ("hooks", "heads") else settings}}
+    beside = {"schedule": "constant"} if settings["kind"] == "patience" else {}
+    changed = {**beside, field: [settings] if field in ("hooks", "heads") else settings}
+    return {**SHORT, section: {**SHORT[section], **changed}}
 
 
 @pytest.mark.parametrize(("section", "field", "settings"), list(every_kind()))

@@ -55,7 +55,7 @@ ONE_A_SLOT = {
     "normalizer": "sink", "gate": "sigmoid", "embedding": "untied", "stem": "norm", "readout": "dense",
     "logits": "softcap",
     "head": "multi-token", "init": "fan-in", "optimizer": "adamw", "schedule": "cosine",
-    "objective": "causal-lm", "hook": "freeze",
+    "stop": "patience", "evaluate": "best", "objective": "causal-lm", "hook": "freeze",
     "metric": "gradient-norm", "eval_metric": "exact_match", "task": "copy", "tokenizer": "char", "tracker": "trackio",
 }  # fmt: skip
 """A kind of each slot, which is checked without a model."""

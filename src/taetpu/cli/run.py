@@ -162,7 +162,9 @@ def train_study(options: RunOptions) -> None:
 
 def finished_run(results: "Results") -> str | None:
     """Return the address of the first finished run in `results.json`, or None if no run has finished."""
-    runs = ((arm["name"], run) for arm in results["arms"] for run in arm["runs"] if run["outcome"] == "finished")
+    from taetpu.stats.load import COMPLETED
+
+    runs = ((arm["name"], run) for arm in results["arms"] for run in arm["runs"] if run["outcome"] in COMPLETED)
     return next((f"{results['study']}/{arm}/{run['seed']}" for arm, run in runs), None)
 
 

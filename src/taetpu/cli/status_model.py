@@ -58,7 +58,7 @@ class StudyProgress:
 
     @property
     def done(self) -> int:
-        """The number of runs that finished or diverged."""
+        """The number of runs that finished, stopped or diverged."""
         return sum(run.ended for run in self.runs)
 
     @property
@@ -72,7 +72,7 @@ class StudyProgress:
     def arms(self) -> list[dict[str, Any]]:
         """Return a row for each arm, or for the arm that the address names.
 
-        A row has the number of runs that finished or diverged, the number that diverged, the smallest step of any
+        A row has the number of runs that have ended, the number that diverged, the smallest step of any
         run, the means of the last losses, and the effect in the finished runs. For a study that cannot be read, the
         only row describes the problem.
         """

@@ -23,9 +23,11 @@ from taetpu.nn.common import partition_trainable
 from taetpu.nn.named_arrays import named_parameters
 from taetpu.nn.stack import merge_stacks
 from taetpu.optim.objectives import default_objective
+from taetpu.optim.selection import observers, selectors
 from taetpu.spec.start import StoredParameters
 from taetpu.spec.study_config import ResolvedConfig
 from taetpu.train.layout import auto_precision, structure_key
+from taetpu.train.selection import select
 from taetpu.train.step import (
     StepContext,
     TrainState,
@@ -148,15 +150,22 @@ class Outline:
     def _context(self, numbers: Mapping[str, Any], seed: Any, arrays: Any) -> StepContext:
         return StepContext(bind(self.structure, numbers), self.source, arrays, seed, self.steps, self.dtype)
 
-    def _step(self, state: TrainState, numbers: Any, seed: Any, arrays: Any, rows: Any, windows: Batch) -> list[Any]:
-        """Return all values that one training step and one evaluation compute, except step counters."""
+    def _step(
+        self, state: TrainState, numbers: Any, seed: Any, arrays: Any, rows: Any, windows: Batch,
+        selected: Batch | None = None,
+    ) -> list[Any]:  # fmt: skip
+        """Return all values that a training step, the run's choices and an evaluation compute, except step counters."""
         context = self._context(numbers, seed, arrays)
         new, metrics = train_step(state, rows, context)
         config = context.config
         metrics_on_sets, objective = config.train.eval_metrics, default_objective(config.task)
+        chosen = ()
+        if observers(config.train):
+            new, losses = select(new, selected, context)
+            chosen = new.selection, new.stopped_at, losses
         model = evaluated_model(new, config)
         measured = evaluate(model, windows, dtype=self.dtype, metrics=metrics_on_sets, objective=objective)
-        return jax.tree.leaves((partition_trainable(new.model)[0], new.opt, new.mean, metrics, measured))
+        return jax.tree.leaves((partition_trainable(new.model)[0], new.opt, new.mean, metrics, measured, chosen))
 
     @property
     def _inputs(self) -> tuple[Any, ...]:
@@ -166,7 +175,10 @@ class Outline:
     @cached_property
     def traced_step(self) -> Any:
         """The training step and the evaluation, traced by jax."""
-        return jax.jit(self._step).trace(*self._inputs, self._windows(1, self.structure.train.batch_size))
+        size = self.structure.train.batch_size
+        most = max((component.windows for component in selectors(self.structure.train).values()), default=0)
+        selected = [self._windows(-(-most // size), size)] if most else []
+        return jax.jit(self._step).trace(*self._inputs, self._windows(1, size), *selected)
 
     def _windows(self, *lead: int) -> Batch:
         return self.structure.task.batch.shapes(self.source.interface, *lead, self.source.seq_len)

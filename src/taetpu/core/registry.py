@@ -42,6 +42,8 @@ BUILTIN_MODULES = {
     "init": "taetpu.nn.init",
     "optimizer": "taetpu.optim.optimizers",
     "schedule": "taetpu.optim.schedules",
+    "stop": "taetpu.optim.stopping",
+    "evaluate": "taetpu.optim.evaluated",
     "objective": "taetpu.optim.objectives",
     "hook": "taetpu.optim.hooks",
     "metric": "taetpu.optim.metrics",

@@ -65,6 +65,8 @@ DECLARATIONS: dict[str, Declaration] = {
         },
     ),
     "schedule": Declaration(methods={"lr": lambda self, step, steps, peak: None}),
+    "stop": Declaration("taetpu.optim.stopping.StopConfig"),
+    "evaluate": Declaration("taetpu.optim.evaluated.EvaluatedConfig"),
     "objective": Declaration("taetpu.optim.objectives.Objective"),
     "hook": Declaration("taetpu.optim.hooks.Hook"),
     "metric": Declaration("taetpu.optim.metrics.Metric"),

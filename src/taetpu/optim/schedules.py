@@ -6,22 +6,31 @@ Schedules from optax cannot be used, because they branch in Python on the peak, 
 """
 
 from math import floor
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from taetpu.core.config import Component, Traced
 from taetpu.core.errors import UserError
 from taetpu.core.registry import register
+from taetpu.nn.lm import LM
+from taetpu.optim.selection import Patient, Wait, first_wait
 
 Scalar = Float[Array, ""]
 Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class ScheduleConfig(Component):
-    """Base of schedules: linear warm-up over `warmup` steps, then `after`."""
+    """Base of schedules: linear warm-up over `warmup` steps, then `after`.
+
+    Attributes:
+        has_end: Whether the rate after warm-up depends on the number of steps of the run. A run that stops early has
+            then not completed its schedule, so `train.stop` is refused. Schedules without this attribute have an end.
+    """
+
+    has_end: ClassVar[bool] = True
 
     warmup: Annotated[NonNegativeInt, Traced()] = 0
     """Number of steps of linear warm-up from 0 to the peak."""
@@ -56,6 +65,8 @@ class ScheduleConfig(Component):
 @register("schedule", "constant")
 class Constant(ScheduleConfig):
     """A constant learning rate, the peak, after warm-up."""
+
+    has_end: ClassVar[bool] = False
 
 
 @register("schedule", "cosine")
@@ -100,6 +111,8 @@ class InverseSqrt(ScheduleConfig):
     Source: Vaswani et al. 2017, "Attention Is All You Need", arXiv 1706.03762.
     Reference: transformers.get_inverse_sqrt_schedule.
     """
+
+    has_end: ClassVar[bool] = False
 
     timescale: Annotated[PositiveFloat | None, Traced(neutral=None)] = None
     """Steps after which the learning rate has fallen to peak / sqrt(2); `none`: the length of warm-up, or 10000 without
@@ -184,3 +197,50 @@ class Cyclic(ScheduleConfig):
         phase = jnp.where(progress >= 1, 1.0, turns - jnp.floor(turns))
         height = 1 - jnp.abs(2 * phase - 1) if self.shape == "triangular" else 0.5 * (1 + jnp.cos(jnp.pi * phase))
         return self.min_lr + (peak - self.min_lr) * height
+
+
+class Lowered(NamedTuple):
+    """The observations of `plateau`, and the factor of the learning rate that follows from them."""
+
+    wait: Wait
+    scale: Scalar
+
+
+@register("schedule", "plateau")
+class Plateau(Patient, ScheduleConfig):
+    """Multiplies the learning rate by `factor` after `patience` observations in a row without a lower validation loss.
+
+    Before that, the learning rate is constant after warm-up. After each multiplication, observations are counted anew.
+    The primary metric must be one of the test split.
+
+    Source: the rule of the Keras library, which has no publication.
+    Reference: torch.optim.lr_scheduler.ReduceLROnPlateau (with a patience that is lower by 1).
+    """
+
+    example: ClassVar = {"every": 2, "windows": 8, "patience": 2}
+    has_end: ClassVar[bool] = False
+
+    factor: Annotated[Share, Traced()] = 0.5
+    """Factor by which the learning rate is multiplied."""
+    min_lr: Annotated[NonNegativeFloat, Traced()] = 0.0
+    """Lowest learning rate after warm-up."""
+
+    def begin(self, model: LM) -> Lowered:
+        """Return the state before the first step."""
+        return Lowered(first_wait(), jnp.ones((), jnp.float32))
+
+    def observe(self, state: Lowered, loss: Scalar, model: LM, step: Int[Array, ""]) -> Lowered:
+        """Return the state after an observation."""
+        wait = self.wait(state.wait, loss)
+        late = wait.since >= self.patience
+        return Lowered(
+            wait._replace(since=jnp.where(late, 0, wait.since)), state.scale * jnp.where(late, self.factor, 1)
+        )
+
+    def facts(self, state: Lowered) -> dict[str, Array]:
+        """Return the lowest loss and the factor of the learning rate."""
+        return {"loss": state.wait.lowest, "factor": state.scale}
+
+    def lowered(self, rate: Scalar, state: Lowered) -> Scalar:
+        """Return the learning rate, given the rate without observations."""
+        return jnp.maximum(rate * state.scale, jnp.minimum(rate, self.min_lr))

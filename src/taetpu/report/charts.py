@@ -13,6 +13,7 @@ from taetpu.report.judged import noise_band
 from taetpu.report.short_names import shorten_names
 from taetpu.report.verdict_style import COLOURS, DARK, LIGHT, SHAPES
 from taetpu.stats.formatting import fixed_places
+from taetpu.stats.load import COMPLETED
 from taetpu.stats.plan import describe_metric
 from taetpu.stats.results import Arm, Results
 
@@ -223,7 +224,7 @@ def _missing_effect(arm: Arm) -> str:
         return ""
     if summary.all_diverged(arm):
         return "all runs diverged"
-    finished = any(run["outcome"] == "finished" for run in arm["runs"])
+    finished = any(run["outcome"] in COMPLETED for run in arm["runs"])
     return "no effect can be estimated" if finished else "no finished run"
 
 

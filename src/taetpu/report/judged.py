@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 from taetpu.report.section_types import Section, Table
 from taetpu.stats import formatting
+from taetpu.stats.load import OUTCOMES
 from taetpu.stats.results import Arm, JudgedTable, Results, Stratum
 from taetpu.store.frozen_study import EarlierQuestion
 
@@ -256,7 +257,7 @@ def describe_source(results: Results) -> list[str]:
     if table is None:
         return []
     counts = [run["outcome"] for arm in results["arms"] for run in arm["runs"]]
-    ended = sum(outcome in ("finished", "diverged") for outcome in counts)
+    ended = sum(outcome in OUTCOMES for outcome in counts)
     runs, arms = (
         f"{number} {noun}{'s' * (number != 1)}" for number, noun in ((ended, "run"), (len(results["arms"]), "arm"))
     )

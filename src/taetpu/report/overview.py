@@ -15,6 +15,7 @@ from taetpu.report.judged import (
 )
 from taetpu.report.verdict_style import MARKS, VERDICTS
 from taetpu.stats import formatting
+from taetpu.stats.load import OUTCOMES
 from taetpu.stats.plan import describe_metric
 from taetpu.stats.results import Arm, Results
 from taetpu.store.study import StudyFolder
@@ -101,7 +102,7 @@ def describe_training(results: Results, folder: StudyFolder, baseline: Mapping[s
 
 def _describe_cost(results: Results, folder: StudyFolder) -> str:
     """Return a sentence on the total cost of the study's runs that have ended."""
-    ended = [sum(run["outcome"] in ("finished", "diverged") for run in arm["runs"]) for arm in results["arms"]]
+    ended = [sum(run["outcome"] in OUTCOMES for run in arm["runs"]) for arm in results["arms"]]
     flops = sum(count * (arm["flops"] or 0) for arm, count in zip(results["arms"], ended, strict=True))
     seconds = sum(pack["seconds"] for pack in folder.read_pack_times().values())
     cost = [f"{sum(ended)} runs"]

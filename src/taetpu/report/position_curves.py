@@ -11,6 +11,7 @@ from taetpu.report.charts import Spec, chart, label_options, responsive_spec
 from taetpu.report.curves import Columns, as_rows, summarise_seeds, thin_indices
 from taetpu.report.section_types import Section, Table
 from taetpu.stats import formatting
+from taetpu.stats.load import COMPLETED
 from taetpu.stats.plan import describe_metric
 from taetpu.stats.results import Results
 from taetpu.store.metrics import Series, metric_on_split
@@ -44,7 +45,7 @@ def read_position_curves(folder: StudyFolder, results: Results) -> list[Position
     """
     by_entry: dict[str, dict[str, list[Series]]] = {}
     for arm in results["arms"]:
-        finished = [(run["seed"], run["id"]) for run in arm["runs"] if run["outcome"] == "finished" and run["id"]]
+        finished = [(run["seed"], run["id"]) for run in arm["runs"] if run["outcome"] in COMPLETED and run["id"]]
         for seed, run_id in finished:
             sums = folder.run(arm["name"], seed, run_id).evaluation()
             for entry in (name.removesuffix(".position") for name in sums if name.endswith(".position")):

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from taetpu.report.judged import block_label, block_noun
+from taetpu.stats.load import OUTCOMES
 from taetpu.stats.results import Results
 from taetpu.store.flat_config import flatten
 from taetpu.store.runs import RunFolder
@@ -23,7 +24,7 @@ def read_provenance(results: Results, ended: Sequence[RunFolder]) -> list[tuple[
     If a fact differs between runs, all its values are listed, or counted if they are many.
     """
     outcomes = [run["outcome"] for arm in results["arms"] for run in arm["runs"]]
-    counts = {name: outcomes.count(name) for name in ("finished", "diverged", "unfinished", "missing")}
+    counts = {name: outcomes.count(name) for name in (*OUTCOMES, "unfinished", "missing")}
     study = [
         ("study", results["study"]),
         (f"{block_noun(results)}s", _format_seeds(results)),

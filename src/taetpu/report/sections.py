@@ -35,6 +35,7 @@ def build_sections(
         priors_section(results, priors),
         matching_section(results),
         divergence_section(results),
+        choices_section(results),
         sensitivity_section(results),
         evaluation_noise_section(results),
         efficiency_section(results),
@@ -135,6 +136,30 @@ def divergence_section(results: Results) -> Section:
     )
     columns = ("arm", "diverged", "baseline's", "p", "effect of finished runs", "worst case", "95 % interval")
     return Section("Diverged runs", lead, [Table(columns, rows)])
+
+
+def choices_section(results: Results) -> Section:
+    """Return the section on the runs that stopped, and on the models that were chosen by validation data."""
+    rows = []
+    for arm in results["arms"]:
+        for choice in arm.get("choices", ()):
+            evaluated = "" if choice["averaged"] is None else f"mean of {choice['averaged']}"
+            chosen = choice["chosen"]
+            if chosen is not None:
+                evaluated = f"step {chosen:,}" if chosen >= 0 else f"step {choice['steps']:,}, without a choice"
+            factor = "" if choice["factor"] is None else f"{choice['factor']:.3g}"
+            end = (
+                f"stopped after step {choice['steps']:,}" if choice["stopped"] else f"trained {choice['steps']:,} steps"
+            )
+            rows.append([arm["name"], str(choice["seed"]), end, evaluated, factor])
+    lead = (
+        "Runs chose by the loss on windows of the validation split. The values of arms are those of the evaluated "
+        "models on test data, by which no run chose; values on the validation split are not comparable. A run that "
+        "stopped was trained for fewer steps than others, with a learning rate that does not depend on the number of "
+        "steps. The table of training efficiency compares the steps that arms need for the same value."
+    )
+    columns = ("arm", "seed", "training", "evaluated model", "factor of the learning rate")
+    return Section("Stopping and chosen models", lead, [Table(columns, rows).without_empty_columns()])
 
 
 def sensitivity_section(results: Results) -> Section:

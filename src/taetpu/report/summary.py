@@ -285,6 +285,11 @@ def notices(results: Results) -> list[str]:
     if outcomes["diverged"]:
         worst = ", ".join(f"{arm['name']} {arm['diverged']} of {seeds}" for arm in arms if arm["diverged"])
         texts.append(f"Diverged runs: {worst}. Means and effects are computed from the runs that finished.")
+    if outcomes["stopped"]:
+        texts.append(
+            f"Runs that stopped before their last step: {outcomes['stopped']} of {outcomes.total()}. They are compared "
+            "by the chosen models, not after equal numbers of steps."
+        )
     if results["label"] == "screening":
         texts.append(f"Screening: {seeds} seeds per arm detect only large effects. Confirm findings with more seeds.")
     if len(results["hardware"]) > 1:

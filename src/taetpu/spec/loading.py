@@ -19,6 +19,7 @@ from taetpu.spec.document import Document, format_value, parse_value, read_docum
 from taetpu.spec.error_places import Origins
 from taetpu.spec.overrides import apply_overrides, merge_overrides, resolve_overrides
 from taetpu.spec.presets import expand_preset
+from taetpu.spec.reported_data import check_reported
 from taetpu.spec.resolved_study import Arm, Sources, Study
 from taetpu.spec.start import Convert
 from taetpu.spec.start_settings import expand_start
@@ -60,6 +61,7 @@ def load_study(file: Path | str | Mapping[str, Any], sets: Sets = (), convert: C
         base, baseline, first = _baseline(spec.base, sets, document, sources)
         arms = _arms(spec, base, first, document)
         design, tune = described(spec, base), tuning(spec, base)
+        check_reported(spec.measure, spec.match, arms)
         _check_measured(spec.measure.primary, tune, arms)
         measure = spec.measure.directed(first.config.metric_spec(spec.measure.primary))
         contrasts = _contrasts(measure, arms, baseline)

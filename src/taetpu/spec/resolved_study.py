@@ -388,6 +388,7 @@ class Study:
         self._check_comparable(arm, source, self.source(self.against(arm)))
         try:
             arm.config.train.total_steps(source.num_windows)
+            arm.config.train.check_windows(source)
             if arm is self.arms[0]:
                 Sample.from_config(arm.config, source)
         except UserError as error:

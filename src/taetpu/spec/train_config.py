@@ -5,18 +5,33 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from taetpu.core.config import Config, Size, SlotMark, Traced
-from taetpu.core.errors import UserError
+from taetpu.core.errors import UserError, locate_errors
 from taetpu.core.metric_spec import TASK_METRICS
+from taetpu.core.registry import kinds
+from taetpu.data.base import Source
 from taetpu.optim.eval_metrics.item_scores import item_scores
+from taetpu.optim.evaluated import AverageLast, Last
 from taetpu.optim.hooks import overrides_method
 from taetpu.optim.objectives import TaskObjective
 from taetpu.optim.optimizers.adam import AdamW
 from taetpu.optim.schedules import WSD, Cosine
+from taetpu.optim.selection import SELECTION, observers, selectors
+from taetpu.optim.stopping import Never
+from taetpu.optim.structure_checks import evaluates_trained
 from taetpu.spec.compute_config import ComputeConfig, word_or_count
 from taetpu.spec.start import StartConfig
 
 MAX_STEPS = 2**31 - 1  # steps are counted in 32 bits on the device
-SERIES = ("train", "val", "val_sample", "test", "lr", "tokens", "flops")  # names reserved for built-in metrics
+SERIES = (
+    "train",
+    "val",
+    "val_sample",
+    "test",
+    "lr",
+    "tokens",
+    "flops",
+    SELECTION,
+)  # names reserved for built-in metrics
 
 
 class SampleConfig(Config):
@@ -52,6 +67,10 @@ class TrainConfig(Config):
     """The update rule, with its learning rate: `{kind: adamw, lr: 3e-3}`."""
     schedule: Annotated[Any, SlotMark("schedule")] = Cosine()
     """The learning rate over the course of training."""
+    stop: Annotated[Any, SlotMark("stop")] = Never()
+    """Whether a run ends before its last step, e.g. after evaluations without an improvement."""
+    evaluate: Annotated[Any, SlotMark("evaluate")] = Last()
+    """The parameters that are evaluated, sampled and stored: the last ones, the best ones, or a mean."""
     clip: Annotated[PositiveFloat | None, Traced(neutral=None)] = 1.0
     """Upper bound on the norm of the gradient; `none`: no clipping."""
     objective: Annotated[Any, SlotMark("objective")] = TaskObjective()
@@ -98,6 +117,7 @@ class TrainConfig(Config):
             )
         self.check_mesh()
         self.check_hooks()
+        self.check_selection()
         for field, reserved in (("metrics", SERIES), ("eval_metrics", TASK_METRICS)):
             if taken := sorted(set(getattr(self, field)) & set(reserved)):
                 problem = f"the metric name {taken[0]!r} is reserved for a metric that every run measures"
@@ -132,6 +152,20 @@ class TrainConfig(Config):
                     remedy="Use another optimizer, or optimizer.groups (lr: 0 freezes parameters) instead of the hook.",
                 )
 
+    def check_selection(self) -> None:
+        """Raise `UserError` if runs that stop do not complete their schedule, or two means are evaluated."""
+        if "stop" in observers(self) and getattr(self.schedule, "has_end", True):
+            problem = f"stop={self.stop.kind!r} ends runs before schedule {self.schedule.kind!r} is completed, so the "
+            problem += "learning rate of a run that stopped is not that of its last step"
+            without = ", ".join(kind for kind, cls in kinds("schedule").items() if not getattr(cls, "has_end", True))
+            raise UserError(problem, path=("schedule",), remedy=f"Use one of: {without}. Or remove stop.")
+        if isinstance(self.evaluate, AverageLast) and not evaluates_trained(self.optimizer):
+            mean = "ema" if getattr(self.optimizer, "ema", None) is not None else f"optimizer {self.optimizer.kind!r}"
+            problem = (
+                f"evaluate={self.evaluate.kind!r} is a mean of trained parameters, and {mean} evaluates another one"
+            )
+            raise UserError(problem, path=("evaluate",), remedy="Use evaluate: last, or another optimizer.")
+
     def check_mesh(self) -> None:
         """Raise `UserError` if a microbatch cannot be divided evenly among the mesh's `data` devices."""
         mesh, part = self.compute.mesh, self.batch_size // self.accumulate
@@ -154,6 +188,25 @@ class TrainConfig(Config):
             )
         if isinstance(self.schedule, WSD):
             self.schedule.check_steps(steps)
+        for slot, component in observers(self).items():
+            with locate_errors(slot):
+                component.check_steps(steps)
+
+    def check_windows(self, source: Source) -> None:
+        """Raise `UserError` if the validation split has fewer windows than those by which a run chooses.
+
+        Args:
+            source: The prepared task.
+        """
+        chosen = selectors(self)
+        split = source.evaluation("val") if chosen else None
+        for slot, component in chosen.items():
+            if split is None:
+                problem = f"{slot}={component.kind!r} reads the validation loss, and the task has no validation data"
+                raise UserError(problem, path=(slot,), remedy="Give the task validation data.")
+            if component.windows > len(split.tokens):
+                problem = f"windows={component.windows} exceeds the {len(split.tokens)} windows of the validation split"
+                raise UserError(problem, path=(slot, "windows"), remedy=f"Use at most {len(split.tokens)}.")
 
     def evaluations(self, steps: int) -> list[int]:
         """Return the steps after which a run with `steps` steps is evaluated. The last step is always included."""

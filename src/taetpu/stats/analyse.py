@@ -21,6 +21,7 @@ from taetpu.stats.results import Arm, FrozenPlan, JudgedEffect, JudgedTable, Lab
 from taetpu.stats.results import Contrast as JudgedContrast
 from taetpu.stats.results_table import Table, check_same_evaluation_set, count_devices, mean_metrics, read_table, sd
 from taetpu.stats.secondary_analyses import alternative_analyses, bootstrap_effect, compute_efficiency, critical_value
+from taetpu.stats.selection import choices_of
 from taetpu.stats.verdict import Evidence
 from taetpu.store.documents import finite
 from taetpu.store.frozen_study import FrozenStudy, SourceTable
@@ -345,6 +346,7 @@ def _arm(
 ) -> Arm:
     values, base, changes = table.values(name), against.get(name), changes_of(study, name)
     costs = next(iter(table.results(name)), {})
+    choices = choices_of([(cell.seed, cell.result) for cell in table.cells[name] if cell.result is not None])
     pair = (table.finished(name), table.finished(base)) if base and table.paired else None
     strata = table.effects_by_stratum(name, base) if base and table.stratum else []
     weighted = len({stratum["pairs"] for stratum in strata}) > 1  # the alternative analyses have no weights
@@ -361,8 +363,8 @@ def _arm(
         "sd": sd(values),
         **judged,
         "params": costs.get("params"),
-        "flops": costs.get("flops"),
-        "tokens": costs.get("tokens"),
+        "flops": _spent(table, name, "flops"),
+        "tokens": _spent(table, name, "tokens"),
         "memory": costs.get("memory"),
         "sensitivity": (
             alternative_analyses(values, table.values(base), plan.bounds)
@@ -373,9 +375,20 @@ def _arm(
         "evaluation_noise": bootstrap_effect(*pair, plan) if pair else None,
         "metrics": mean_metrics([cell.result["metrics"] for cell in table.finished(name) if cell.result]),
     }
+    if choices:
+        arm["choices"] = choices
     if table.stratum:
         arm["strata"] = strata
     return arm
+
+
+def _spent(table: Table, name: str, what: str) -> float | None:
+    """Return what each of an arm's runs spent; the mean if runs differ, because some stopped."""
+    spent = [result.get(what) for result in table.results(name)]
+    known = [value for value in spent if value is not None]
+    if not known or len(known) < len(spent):
+        return spent[0] if spent else None
+    return known[0] if len(set(known)) == 1 else sum(known) / len(known)
 
 
 def _format_change(name: str, changes: Mapping[str, Any], study: FrozenStudy) -> str:

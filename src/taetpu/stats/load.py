@@ -9,7 +9,9 @@ from taetpu.store.frozen_study import FrozenStudy
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 
-OUTCOMES = ("finished", "diverged")
+COMPLETED = ("finished", "stopped")
+"""The outcomes of runs with a model and a value: trained to the last step, or stopped before it by `train.stop`."""
+OUTCOMES = (*COMPLETED, "diverged")
 UNPLANNED_SCHEMAS = (1, 2)
 """The schemas of which studies may have no analysis plan."""
 
@@ -75,7 +77,7 @@ def read_result(run: RunFolder) -> dict[str, Any] | None:
 
 
 def run_state(run: RunFolder) -> str:
-    """Return the state of a run as users see it: `finished`, `diverged` or `unfinished`.
+    """Return the state of a run as users see it: one of `OUTCOMES`, or `unfinished`.
 
     Raises:
         UserError: If the outcome, the steps or a metric is missing or invalid.

@@ -17,6 +17,7 @@ import numpy as np
 
 from taetpu.core.errors import UserError
 from taetpu.stats import linear_model
+from taetpu.stats.load import COMPLETED
 from taetpu.stats.plan import NoiseModel, Plan
 from taetpu.stats.results import PostHoc, Ranks, TableArms, TableComparison
 from taetpu.stats.results_table import Cell, Table, sd
@@ -123,7 +124,7 @@ def compare_tables(
 def _read(row: Sequence[Cell], name: str, settings: Mapping[str, Any]) -> dict[int, Effects]:
     """Return the stored tables of an arm's finished runs, by seed."""
     tables = {}
-    for cell in (cell for cell in row if cell.outcome == "finished"):
+    for cell in (cell for cell in row if cell.outcome in COMPLETED):
         assert cell.run is not None  # the run finished
         stored = cell.run.read_post_hoc(name)
         if stored is None or stored.get("settings") != dict(settings):

@@ -60,13 +60,24 @@ class JudgedEffect(TestedEffect):
     more_seeds: int | None  # seeds that would detect an effect of this size; None unless inconclusive
 
 
+class Choice(TypedDict, closed=True):
+    """What a run chose by its validation loss."""
+
+    seed: int
+    steps: int  # the number of steps that the run was trained
+    stopped: bool  # whether the run ended before its last step
+    chosen: int | None  # the number of steps after which the evaluated model was chosen; None if it was not
+    averaged: int | None  # the number of models whose mean is evaluated; None if it is no mean
+    factor: float | None  # the factor of the learning rate at the end; None without the schedule `plateau`
+
+
 class Run(TypedDict, closed=True):
     """A run of an arm."""
 
     seed: int
     id: str | None  # the first 8 characters of its identity; None if it has not ended
-    outcome: Literal["finished", "diverged", "unfinished", "missing"]
-    value: float | None  # the primary metric; None unless the run finished
+    outcome: Literal["finished", "stopped", "diverged", "unfinished", "missing"]
+    value: float | None  # the primary metric; None unless the run finished or stopped
 
 
 class Memory(TypedDict, closed=True):
@@ -140,6 +151,7 @@ class Arm(JudgedEffect, closed=True):
     memory: Memory | None
     sensitivity: Sensitivity | None  # None without a verdict, and if runs are not paired
     efficiency: Efficiency | None  # None without curves that can be compared
+    choices: NotRequired[list[Choice]]  # absent unless a run of the arm chooses (`optim.selection`)
     strata: NotRequired[list[Stratum]]  # absent unless the study was made from a table with strata
     evaluation_noise: EvaluationNoise | None  # None unless the metric is a mean over positions
     metrics: Mapping[str, float | None]  # the mean of each metric over the finished runs; None if one is undefined

@@ -11,7 +11,7 @@ import numpy as np
 from taetpu.core.errors import UserError, suggest
 from taetpu.stats.blocked_anova import Array
 from taetpu.stats.divergence import Count
-from taetpu.stats.load import read_config, read_result
+from taetpu.stats.load import COMPLETED, read_config, read_result
 from taetpu.stats.results import Hardware, Run, Stratum
 from taetpu.store.frozen_study import FrozenStudy
 from taetpu.store.metrics import Series
@@ -26,13 +26,13 @@ class Cell:
     Attributes:
         seed: the seed.
         outcome: outcome of the run; `unfinished` if it has not ended, `missing` if a judged table does not have it.
-        value: value of the primary metric; None unless the run finished.
+        value: value of the primary metric; None unless the run finished or stopped.
         run: the run's folder; None if the run has not ended.
         result: the run's `result.json`; None if the run has not ended.
     """
 
     seed: int
-    outcome: Literal["finished", "diverged", "unfinished", "missing"]
+    outcome: Literal["finished", "stopped", "diverged", "unfinished", "missing"]
     value: float | None = None
     run: RunFolder | None = None
     result: Mapping[str, Any] | None = None
@@ -80,7 +80,7 @@ class Table:
         return all(cell.outcome != "unfinished" for row in self.cells.values() for cell in row)
 
     def values(self, arm: str) -> dict[int, float]:
-        """Return the values of an arm's finished runs by seed."""
+        """Return the values of an arm's runs that finished or stopped, by seed."""
         return {cell.seed: cell.value for cell in self.cells[arm] if cell.value is not None}
 
     def mean(self, arm: str) -> float | None:
@@ -118,7 +118,7 @@ class Table:
         return frozenset(cell.seed for cell in self.cells[arm] if cell.outcome == "diverged")
 
     def count(self, arm: str) -> Count:
-        """Count an arm's finished and diverged runs."""
+        """Count an arm's runs that have a value, and its diverged runs."""
         return Count(len(self.values(arm)), len(self.diverged_seeds(arm)))
 
     def results(self, arm: str) -> list[Mapping[str, Any]]:
@@ -126,8 +126,8 @@ class Table:
         return [cell.result for cell in self.cells[arm] if cell.result is not None]
 
     def finished(self, arm: str) -> list[Cell]:
-        """Return the cells of an arm's finished runs."""
-        return [cell for cell in self.cells[arm] if cell.outcome == "finished"]
+        """Return the cells of an arm's runs that finished or stopped."""
+        return [cell for cell in self.cells[arm] if cell.outcome in COMPLETED]
 
 
 def read_table(folder: StudyFolder, study: FrozenStudy, metric: str) -> Table:
@@ -164,18 +164,21 @@ def read_table(folder: StudyFolder, study: FrozenStudy, metric: str) -> Table:
 
 
 def _cell(run: RunFolder, result: dict[str, Any], seed: int, metric: str) -> Cell:
-    if result["outcome"] == "finished" and metric not in result["metrics"]:
+    if result["outcome"] in COMPLETED and metric not in result["metrics"]:
         known = suggest(metric, result["metrics"])
         raise UserError(f"no metric {metric!r} was measured", path=("measure", "primary"), file=run.where, remedy=known)
     _check_length(run, result)
     value = result["metrics"].get(metric)
-    if result["outcome"] != "finished" or value is None or not math.isfinite(value):
+    if result["outcome"] not in COMPLETED or value is None or not math.isfinite(value):
         return Cell(seed, "diverged", run=run, result=result)
-    return Cell(seed, "finished", value, run, result)
+    return Cell(seed, result["outcome"], value, run, result)
 
 
 def _check_length(run: RunFolder, result: Mapping[str, Any]) -> None:
-    """Raise `UserError` if a finished run ended early. The learning-rate schedule of such a run is incomplete."""
+    """Raise `UserError` if a finished run ended early. The learning-rate schedule of such a run is incomplete.
+
+    Runs that stopped have a schedule without an end (`optim.schedules.ScheduleConfig.has_end`).
+    """
     asked = read_config(run).get("config", {}).get("train", {}).get("steps")
     if result["outcome"] == "finished" and asked is not None and result["steps"] < asked:
         problem = f"this run ended after {result['steps']} of its {asked} steps and cannot be compared"

@@ -9,8 +9,10 @@ verdict generalises to other texts.
 
 Efficiency is the cost at which an arm reaches the baseline's final value. During training, curves are evaluated on a
 sample of the validation split. The arm's curve is compared with the last point of the baseline's curve on the same
-sample, never with a value from the whole split. Interpret the results with care if the learning rate decays, because
-the loss in the middle of a schedule is worse than the final loss of a schedule that ends at the same step.
+sample, never with a value from the whole split. If runs stop, or choose a model, by validation data, the primary metric
+is one of the test split, which has no curve; its curve on the validation sample is compared instead. Interpret the
+results with care if the learning rate decays, because the loss in the middle of a schedule is worse than the final loss
+of a schedule that ends at the same step.
 """
 
 import math
@@ -28,7 +30,7 @@ from taetpu.stats.linear_model import CONFIDENCE, clip, contrast_bounds
 from taetpu.stats.plan import Plan, describe_metric
 from taetpu.stats.results import Efficiency, EvaluationNoise, PairedTest, Ratio, Sensitivity
 from taetpu.stats.results_table import Cell
-from taetpu.store.metrics import curve_metric
+from taetpu.store.metrics import SAMPLED, curve_metric, metric_on_split
 
 MIN_FLIPPED = 6
 """Minimum number of seeds for the sign-flip test. The smallest possible p-value of this test is 2 / 2^seeds."""
@@ -224,6 +226,8 @@ def _steps_to_baseline(arm: Cell, baseline: Cell, plan: Plan) -> float | None:
     assert arm.result is not None  # both runs finished
     assert baseline.result is not None
     name = curve_metric(plan.primary, arm.curves)
+    if name not in arm.curves and ("selection" in arm.result or "selection" in baseline.result):
+        name = metric_on_split(plan.primary, SAMPLED)
     curve, theirs = arm.curves.get(name), baseline.curves.get(name)
     target = baseline.value if name == plan.primary else None if theirs is None else float(theirs.value[-1])
     if curve is None or target is None or len(curve.step) < 2:

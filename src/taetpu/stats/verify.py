@@ -13,9 +13,10 @@ from taetpu.stats.blocked_anova import Array
 from taetpu.stats.designs import LIMITS
 from taetpu.stats.deviations import find_departures, find_unplanned_runs, tuning_metric
 from taetpu.stats.integrity import check_records, raise_if_damaged
-from taetpu.stats.load import read_config, read_result, read_study
+from taetpu.stats.load import COMPLETED, read_config, read_result, read_study
 from taetpu.stats.plan import describe_metric, read_plan
 from taetpu.stats.results import Results
+from taetpu.stats.selection import check_choices
 from taetpu.store.frozen_study import FrozenStudy
 from taetpu.store.metrics import Series
 from taetpu.store.runs import RunFolder
@@ -93,15 +94,17 @@ def find_contradictions(run: RunFolder, plan: Mapping[str, Any]) -> Iterator[str
     result = read_result(run)
     if result is None:
         return
-    series, sums = run.metrics(), run.evaluation()
+    series, sums, stopped = run.metrics(), run.evaluation(), result.get("stopped_at") is not None
     for name, value in result["metrics"].items():
         mean = _mean_from_sums(sums, describe_metric(plan, name).mean_of)
         if mean is not None and (value is None or not math.isclose(value, mean, rel_tol=CLOSE)):
             yield f"{name} is {value} in the result, but {mean} over the evaluation set"
-        if name.startswith(EVALUATED):
+        if name.startswith(EVALUATED) or (stopped and name.startswith("val/")):
             continue
         if name not in series:
             yield f"{name} is in the result but was never logged"
+        elif stopped and series[name].step[-1] < result["steps"]:  # the run stopped after its last logged value
+            continue
         elif not _matches_log(value, float(series[name].value[-1])):
             yield f"{name} is {value} in the result, but {float(series[name].value[-1])} in the log"
     for name in SPENT:
@@ -111,17 +114,18 @@ def find_contradictions(run: RunFolder, plan: Mapping[str, Any]) -> Iterator[str
     if series and reached != result["steps"]:
         yield f"the result records {result['steps']} steps, but the log ends at step {reached}"
     yield from _check_outcome(run, result, series)
+    yield from check_choices(read_config(run).get("config", {}).get("train", {}), result, series)
 
 
 def _check_outcome(run: RunFolder, result: Mapping[str, Any], series: Mapping[str, Series]) -> Iterator[str]:
     """Yield contradictions between a run's outcome and its logs. The logs show whether the loss diverged."""
     logged = [name for name in result["metrics"] if name in series]
     at, lost = result.get("diverged_at"), [name for name in logged if not math.isfinite(series[name].value[-1])]
-    if result["outcome"] == "finished":
+    if result["outcome"] in COMPLETED:
         if at is not None:
-            yield f"the outcome is 'finished', but `diverged_at` is {at}"
+            yield f"the outcome is {result['outcome']!r}, but `diverged_at` is {at}"
         elif lost:
-            yield f"the outcome is 'finished', but {lost[0]} is not finite at the end of the log"
+            yield f"the outcome is {result['outcome']!r}, but {lost[0]} is not finite at the end of the log"
     elif at is None:
         if logged and not lost:
             yield "the outcome is 'diverged', but every metric is finite to the end of the log"
@@ -140,7 +144,8 @@ def _check_outcome(run: RunFolder, result: Mapping[str, Any], series: Mapping[st
 def _check_equal_costs(runs: Sequence[RunFolder]) -> Iterator[str]:
     """Yield a problem for each cost that differs between runs of one arm.
 
-    Memory is compared only between runs with the same versions and compute options.
+    Memory is compared only between runs with the same versions and compute options, and tokens and FLOPs between runs
+    with as many steps.
     """
     first: dict[tuple[Any, ...], tuple[RunFolder, Any]] = {}
     for run in runs:
@@ -149,7 +154,7 @@ def _check_equal_costs(runs: Sequence[RunFolder]) -> Iterator[str]:
         how = [pack.get(name) for name in ("precision", "attention", "remat", "loss_chunk")]
         counted = json.dumps([result.get("environment", {}).get("versions"), how], sort_keys=True)
         for name in (name for name in COSTS if name in result):
-            key = run.arm, name, counted if name == "memory" else ""
+            key = run.arm, name, counted if name == "memory" else result["steps"] if name in SPENT else ""
             other, value = first.setdefault(key, (run, result[name]))
             if value != result[name]:
                 yield f"{run.where}: {name} is {result[name]} in the result, but {value} in the result of {other.where}"
@@ -176,7 +181,7 @@ def _check_tuning(study: FrozenStudy, runs: Sequence[RunFolder]) -> Iterator[str
 
 
 def _finished_value(result: Mapping[str, Any] | None, metric: str) -> float | None:
-    return result["metrics"].get(metric) if result is not None and result["outcome"] == "finished" else None
+    return result["metrics"].get(metric) if result is not None and result["outcome"] in COMPLETED else None
 
 
 def _mean_over_seeds(values: Sequence[float | None]) -> float | None:

@@ -25,7 +25,7 @@ from taetpu.lens.opening import open_run_folder
 from taetpu.spec.post_hoc import PostHocConfig
 from taetpu.spec.resolved_study import Arm, Sources, Study
 from taetpu.spec.study_config import ResolvedConfig
-from taetpu.stats.load import read_config, read_result, read_study
+from taetpu.stats.load import COMPLETED, read_config, read_result, read_study
 from taetpu.store.backend import move_to_damaged
 from taetpu.store.digests import Damaged
 from taetpu.store.runs import RunFolder
@@ -174,7 +174,7 @@ def _missing_tables(folder: StudyFolder, callback: Callback) -> Iterator[tuple[R
     for run in folder.runs():
         if run.arm not in frozen["arms"] or run.seed not in frozen["seeds"] or run.status() != "done":
             continue
-        if (read_result(run) or {}).get("outcome") != "finished":
+        if (read_result(run) or {}).get("outcome") not in COMPLETED:
             continue
         for name, table in tables.items():
             if not _is_stored(run, name, table, callback):

@@ -151,6 +151,12 @@ class StudyProgress(Callback):
             pace = ", ".join(part for part in (self.rate(), self.use, self.left()) if part)
             self.log(f"  step {step}: {self.label(metric)} {means}" + (f"  ({pace})" if pace else ""))
 
+    def on_stop(self, step: int, runs: Sequence[RunSpec], left: int) -> None:
+        """Report runs that stopped, and subtract the steps that the pack does not take."""
+        names = ", ".join(f"{run.arm} on seed {run.seed}" for run in runs)
+        self.warn(f"  stopped after step {step}: {names}")
+        self.add_work(-left * len(self.runs))
+
     def shown_metric(self, arms: Sequence[str]) -> str:
         """Return the metric to display for the last evaluations of the given arms; see `progress_metric`."""
         return progress_metric(

@@ -8,7 +8,7 @@ from taetpu.spec.loading import derive_arm
 from taetpu.spec.resolved_study import Arm, Study
 from taetpu.spec.tuning import Tuning
 from taetpu.spec.unresolved_arms import bounded
-from taetpu.stats.load import read_result
+from taetpu.stats.load import COMPLETED, read_result
 from taetpu.store.frozen_study import Role, TunedRole
 from taetpu.store.frozen_study import Tuning as TuningRecord
 from taetpu.train.pack_plan import Run
@@ -76,7 +76,7 @@ def choose_values(study: Study, trial_runs: Iterable[Run]) -> TuningRecord | Non
 
 
 def _outcome(results: Sequence[Mapping[str, Any]], metric: str) -> dict[str, Any]:
-    measured = [result["metrics"].get(metric) if result["outcome"] == "finished" else None for result in results]
+    measured = [result["metrics"].get(metric) if result["outcome"] in COMPLETED else None for result in results]
     values = [value if value is not None and math.isfinite(value) else None for value in measured]
     known = [value for value in values if value is not None]
     return {"mean": sum(known) / len(known) if len(known) == len(values) else None, "by_seed": values}

@@ -14,6 +14,7 @@ from taetpu.testing.in_model import check_model
 from taetpu.testing.metrics import check_eval_metric, check_metric
 from taetpu.testing.mixer import check_declared
 from taetpu.testing.objectives import check_objective
+from taetpu.testing.observers import check_observer
 from taetpu.testing.optimizer_schedule import check_optimizer, check_schedule
 from taetpu.testing.report import Checks, Report
 from taetpu.testing.standalone import check_draws, check_parts
@@ -41,6 +42,8 @@ CHECKS: dict[str, Callable[[Checks], None]] = {
     "optimizer": check_optimizer,
     "schedule": check_schedule,
     "head": check_head,
+    "stop": check_observer,
+    "evaluate": check_observer,
     "objective": check_objective,
     "hook": check_hook,
     "metric": check_metric,

@@ -40,6 +40,7 @@ class Evaluator:
         windows: the evaluation sets as arrays on the pack's devices, by split.
         sums: the sums of each sequence in the latest evaluation of a whole split, by split. The sequences have the
             order of the split.
+        whole: the metrics of each run in the latest evaluation of a whole split, by split.
         first_batch: the sums of each sequence in the first batch of `windows`, by split.
         seconds_per_token: the time per token in the latest evaluation; NaN until an evaluation ran without compiling.
     """
@@ -55,6 +56,7 @@ class Evaluator:
         sets = program.structure.task.evaluation_sets
         self.windows = {name: program.evaluation_set(name, self.sampled) for name in sets}
         self.sums: dict[str, Sums] = {}
+        self.whole: dict[str, list[dict[str, float]]] = {}
         self.first_batch: dict[str, Sums] = {}
         self.seconds_per_token = math.nan
         self.compiled: set[str] = set()
@@ -83,9 +85,8 @@ class Evaluator:
         if whole:
             self.sums[split] = {name: values[:, np.argsort(order)] for name, values in sums.items()}
             self.first_batch[split] = {name: values[:, :size] for name, values in sums.items()}
-            metrics = [
-                a | b for a, b in zip(split_metrics(self.sums[split], split, data, others), metrics, strict=True)
-            ]
+            self.whole[split] = split_metrics(self.sums[split], split, data, others)
+            metrics = [a | b for a, b in zip(self.whole[split], metrics, strict=True)]
         return metrics
 
     def evaluate_at_end(self, models: LM) -> list[dict[str, float]]:

@@ -29,6 +29,7 @@ class MetricBuffer:
 
     def __init__(self, width: int, every: int, start: int):
         self.every, self.width = every, width
+        self.ended: set[int] = set()
         self.reset(start)
 
     def reset(self, start: int) -> None:
@@ -50,11 +51,19 @@ class MetricBuffer:
                 self._close()
 
     def add_point(self, step: int, run: int, values: Mapping[str, float]) -> None:
-        """Add the values measured for one run after `step` updates."""
+        """Add the values measured for one run after `step` updates, unless the run has ended."""
+        if run in self.ended:
+            return
         for name, value in values.items():
             steps, series = self.points[run][name]
             steps.append(step)
             series.append(value)
+
+    def end_run(self, run: int) -> None:
+        """Close the window of a run that ended, and ignore all later values of the run."""
+        if self.count:
+            self._close_window(run)
+        self.ended.add(run)
 
     def next_window_end(self, step: int) -> int:
         """Return the first step at or after `step` at which a window ends. A flush at this step splits no window."""
@@ -70,10 +79,12 @@ class MetricBuffer:
 
     def _close(self) -> None:
         for run in range(self.width):
-            self.add_point(
-                self.end, run, {name: float(np.float32(s[run] / self.count)) for name, s in self.sums.items()}
-            )
+            self._close_window(run)
         self.count = 0
+
+    def _close_window(self, run: int) -> None:
+        means = {name: float(np.float32(sums[run] / self.count)) for name, sums in self.sums.items()}
+        self.add_point(self.end, run, means)
 
 
 def split_metrics(

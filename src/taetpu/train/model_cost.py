@@ -20,6 +20,7 @@ from taetpu.nn.lm import LM, LMConfig, build_model
 from taetpu.nn.named_arrays import named_parameters
 from taetpu.nn.parameters import Parameters
 from taetpu.optim.loss import head_losses
+from taetpu.optim.selection import observers
 from taetpu.optim.structure_checks import build_update_rule
 from taetpu.spec.study_config import ResolvedConfig
 from taetpu.train.matmul_count import Jaxpr, count_unbounded_loops, inner_jaxprs, matmul_flops
@@ -54,13 +55,16 @@ def num_params(config: LMConfig, sizes: Interface | int, seq_len: int) -> int:
 def kept_shapes(config: ResolvedConfig, sizes: Interface | int, seq_len: int) -> PyTree:
     """Return the shapes of the arrays that a run keeps between steps, without scalars.
 
-    These are the parameters, the gradients, the state of the optimizer and the exponential mean of the weights.
+    These are the parameters, the gradients, the state of the optimizer, the exponential mean of the weights, and the
+    parameters that `train.evaluate` keeps.
     """
     params, optimizer = parameter_shapes(config.model, sizes, seq_len), config.train.optimizer
     described = Parameters(params, config.model, sizes, seq_len)
     state = jax.eval_shape(build_update_rule(optimizer, jnp.zeros((), jnp.int32), described).init, params)
     means = [] if getattr(optimizer, "ema", None) is None else [params]
-    return [params, params, jax.tree.map(lambda leaf: leaf if leaf.ndim else None, state), means]
+    kept = jax.eval_shape(lambda p: [o.begin(p) for o in observers(config.train).values()], params)
+    state, kept = jax.tree.map(lambda leaf: leaf if leaf.ndim else None, (state, kept))
+    return [params, params, state, means, kept]
 
 
 def flops_per_token(

@@ -28,6 +28,7 @@ from taetpu.nn.embedding import check_tokens
 from taetpu.nn.lm import LM
 from taetpu.optim.eval_metrics import NO_METRICS, EvalMetric
 from taetpu.optim.objectives import default_objective
+from taetpu.optim.selection import observers, selectors
 from taetpu.optim.structure_checks import evaluates_trained
 from taetpu.spec.study_config import ResolvedConfig
 from taetpu.train.device_capabilities import Capabilities, Device, platform_of
@@ -36,6 +37,7 @@ from taetpu.train.memory import TABLE_BYTES
 from taetpu.train.pack_plan import Pack
 from taetpu.train.run_axis import DIVIDED, RUNS, SHARED, make_mesh, map_sequentially, with_local_table
 from taetpu.train.sample import answer, continue_tokens
+from taetpu.train.selection import Losses, first_windows, select
 from taetpu.train.sharding import DATA, RUN, WHOLE, tree_shardings
 from taetpu.train.step import (
     Arrays,
@@ -71,6 +73,9 @@ ObserveFn: TypeAlias = Callable[[TrainState, Numbers, Seeds, StepRows, Arrays], 
 EvaluateFn: TypeAlias = Callable[[LM, Batch, Count], dict[str, Float[Array, "run batches batch ..."]]]
 AnswerFn: TypeAlias = Callable[
     [LM, Int[np.ndarray, "batches batch seq"], Int[np.ndarray, "batches batch"]], Int[Array, "run batches batch new"]
+]
+SelectFn: TypeAlias = Callable[
+    [TrainState, Numbers, Seeds, Batch | None], tuple[TrainState, dict[str, Float[Array, " run"]]]
 ]
 SampleFn: TypeAlias = Callable[[LM, Seeds, Count, Int[np.ndarray, " start"]], Int[Array, "run length"]]
 
@@ -256,9 +261,36 @@ class Program:
                 state, metrics = train_step(state, rows[i], context)
                 return state, {name: log[name].at[i].set(metrics[name]) for name in log}
 
+            if state.stopped_at is not None:  # a run that stopped takes no steps while the others of its pack do
+                count = jnp.where(state.stopped_at < 0, count, 0)
             return jax.lax.fori_loop(0, count, body, (state, log))
 
         return self.map_over_runs(take_steps, shared=(4,), donate=(0,), reads_data=True)
+
+    @cached_property
+    def select(self) -> SelectFn:
+        """The function `(state, numbers, seeds, windows) -> (state, losses)` that lets runs choose.
+
+        See `train.selection.select`. The state is donated.
+        """
+
+        def select_one(
+            state: TrainState, numbers: Mapping[str, Array], seed: Int[Array, ""], windows: Batch | None
+        ) -> tuple[TrainState, Losses]:
+            return select(state, windows, self.context(numbers, seed, {}))
+
+        return self.map_over_runs(select_one, donate=(0,), divided=(3,))
+
+    @cached_property
+    def selection_set(self) -> Batch | None:
+        """The first validation windows as device arrays `(batches, batch, seq)`; None if no run chooses by them.
+
+        Batches have the same size whatever the number of windows on which runs are evaluated, so that neither the
+        losses nor the choices depend on it.
+        """
+        count = max((component.windows for component in selectors(self.structure.train).values()), default=0)
+        windows = self.windows("val", count) if count else None
+        return None if windows is None else to_devices(first_windows(windows, count), NamedSharding(self.mesh, DIVIDED))
 
     def observe(self, every: int) -> ObserveFn:
         """Return the function `(state, numbers, seeds, rows, arrays) -> values` that measures metrics.
@@ -280,8 +312,9 @@ class Program:
         return self.observers[every]
 
     def evaluated(self, state: TrainState, numbers: Numbers) -> LM:
-        """Return the models to evaluate, sample and store, which are the trained models for most optimizers."""
-        if evaluates_trained(self.structure.train.optimizer):
+        """Return the models to evaluate, sample and store, which are the trained models by default."""
+        train = self.structure.train
+        if evaluates_trained(train.optimizer) and "evaluate" not in observers(train):
             return state.model
         return self.evaluated_models(state, numbers)
 

@@ -15,6 +15,7 @@ from jaxtyping import Int
 from taetpu.core.distributed import multi_process
 from taetpu.core.xla_flags import program_flags
 from taetpu.data.mixture import facts_of_run
+from taetpu.optim.selection import SELECTION
 from taetpu.spec.resolved_study import RunSpec
 from taetpu.spec.start import StoredParameters
 from taetpu.train.evaluator import Evaluator
@@ -73,10 +74,24 @@ class ResultWriter:
             else:  # a checkpoint of an earlier version has no digests
                 folder.metrics()
 
-    def append(self, start: int, end: int, points: Sequence[Points], times: Mapping[str, float]) -> None:
-        """Append the points measured from `start` to `end`, and the wall times at `end`, to each run's metrics."""
-        at_end = {name: ([end], [value]) for name, value in times.items()}
-        self.store.run_concurrently((partial(f.append, start, end, points[i], at_end) for i, f in self.open.items()))
+    def append(
+        self, start: int, end: int, points: Sequence[Points], times: Mapping[str, float],
+        stopped_at: Int[np.ndarray, " run"],
+    ) -> None:  # fmt: skip
+        """Append the points measured from `start` to `end`, and the wall times at `end`, to each run's metrics.
+
+        Args:
+            start: the step of the previous call.
+            end: the current step.
+            points: the points of each run in the program.
+            times: the wall times by name.
+            stopped_at: the step at which each run stopped; negative for the others. Its metrics end there.
+        """
+        ends = {i: end if stopped_at[i] < 0 else int(stopped_at[i]) for i in self.open}
+        self.store.run_concurrently(
+            partial(folder.append, start, ends[i], points[i], {name: ([ends[i]], [v]) for name, v in times.items()})
+            for i, folder in self.open.items() if ends[i] > start
+        )  # fmt: skip
 
     def write_texts(self, step: int, texts: Mapping[int, str]) -> None:
         """Write the texts sampled at a step; `texts` is keyed by index in the pack."""
@@ -102,19 +117,25 @@ class ResultWriter:
         evaluator: Evaluator,
         final: Sequence[Mapping[str, float]],
         diverged: Int[np.ndarray, " run"],
+        selected: Sequence[Mapping[str, Any]],
     ) -> None:
         """Write the results of the runs at the given indices.
 
         Args:
             places: the indices of the runs in the pack.
             evaluator: the evaluator of the pack.
-            final: the metrics on the evaluation sets other than `val`, by index.
+            final: the metrics on whole evaluation sets, by index.
             diverged: the step at which each run diverged, by index; negative for runs that did not diverge.
+            selected: the choices of each run (see `train.selection.selection_facts`), by index.
         """
-        finish = (partial(self._finish_run, i, evaluator, final[i], int(diverged[i])) for i in places if i in self.open)
-        self.store.run_concurrently(finish)
+        self.store.run_concurrently(
+            partial(self._finish_run, i, evaluator, final[i], int(diverged[i]), selected[i])
+            for i in places if i in self.open
+        )  # fmt: skip
 
-    def _finish_run(self, place: int, evaluator: Evaluator, final: Mapping[str, float], diverged: int) -> None:
+    def _finish_run(
+        self, place: int, evaluator: Evaluator, final: Mapping[str, float], diverged: int, selected: Mapping[str, Any]
+    ) -> None:
         """Write the evaluation of one run, then its result. A run is done once it has a result."""
         run, folder, source = self.pack.runs[place], self.open[place], self.program.source
         kept = {entry for entry, metric in run.config.train.eval_metrics.items() if metric.keeps_sequences}
@@ -123,20 +144,24 @@ class ResultWriter:
              for split, sums in evaluator.sums.items() for name, values in sums.items()}
             | evaluator.items.stored(place)
         )  # fmt: skip
-        spent = cost(self.program, run, self.program.steps)
+        stopped_at = selected.get("stopped_at")
+        steps = self.program.steps if stopped_at is None else stopped_at
+        spent = cost(self.program, run, steps)
         series = folder.metrics()
-        observed = {*spent, *(name for name in series if name.split("/")[0] in run.config.train.metrics)}
+        beside = {SELECTION, *run.config.train.metrics}
+        observed = {*spent, *(name for name in series if name.split("/")[0] in beside)}
         last = {name: float(s.value[-1]) for name, s in series.items() if name not in observed}
         bad = diverged >= 0 or not all(math.isfinite(v) for v in last.values())
-        windows = self.program.steps * run.config.train.batch_size
+        windows = steps * run.config.train.batch_size
         data = {**self.facts, **facts_of_run(source, run.seed, windows)}
         memory = state_bytes(run.config, source)
         memory += step_bytes(run.config, source, self.pack.plan.compute, self.pack.plan.precision)
         folder.finish(
             {
-                "outcome": "diverged" if bad else "finished",
+                "outcome": "diverged" if bad else "finished" if stopped_at is None else "stopped",
                 "diverged_at": diverged if diverged >= 0 else None,
-                "steps": self.program.steps,
+                **selected,
+                "steps": steps,
                 "metrics": {**last, **final},
                 "val_sample": {"windows": evaluator.sampled, "of": evaluator.val_windows},
                 **({"items": evaluator.items.facts} if evaluator.items.scores else {}),

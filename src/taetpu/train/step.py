@@ -26,6 +26,7 @@ from taetpu.optim.hooks import Moment, hooks_reading_logits, run_hooks
 from taetpu.optim.loss import MEASURED, head_losses, trained_sum
 from taetpu.optim.metrics import Metric, Seen
 from taetpu.optim.objectives import Objective, compute_objective
+from taetpu.optim.selection import observers
 from taetpu.optim.structure_checks import (
     build_update_rule,
     compute_evaluated,
@@ -75,6 +76,8 @@ class TrainState(eqx.Module):
         step: the number of steps taken.
         diverged_at: the first step whose loss was NaN or above `train.loss_bound`; -1 if the run has not diverged.
         mean: the exponential mean of the parameters to evaluate; None without `train.optimizer.ema`.
+        selection: the states of the components that observe the run (`optim.selection`), by slot; empty without any.
+        stopped_at: the number of steps after which the run stopped, or -1; None with `train.stop: never`.
     """
 
     model: LM
@@ -82,6 +85,8 @@ class TrainState(eqx.Module):
     step: Int[Array, ""]
     diverged_at: Int[Array, ""]
     mean: LM | None = None
+    selection: dict[str, PyTree] = eqx.field(default_factory=dict)
+    stopped_at: Int[Array, ""] | None = None
 
 
 class Update(NamedTuple):
@@ -138,11 +143,21 @@ def first_state(config: ResolvedConfig, source: Source, model: LM) -> TrainState
     start, described = jnp.zeros((), jnp.int32), Parameters(params, config.model, source.interface, source.seq_len)
     rule = build_update_rule(config.train.optimizer, start, described)  # its state does not depend on the learning rate
     averaged = getattr(config.train.optimizer, "ema", None) is not None
-    return TrainState(model, rule.init(params), start, start - 1, params if averaged else None)
+    selection = {slot: component.begin(model) for slot, component in observers(config.train).items()}
+    stopped_at = start - 1 if "stop" in selection else None
+    return TrainState(model, rule.init(params), start, start - 1, params if averaged else None, selection, stopped_at)
 
 
 def evaluated_model(state: TrainState, config: ResolvedConfig) -> LM:
-    """Return the model to evaluate, sample and store; the trained model unless the optimizer evaluates another one."""
+    """Return the model to evaluate, sample and store (see `current_model`, and slot `evaluate`)."""
+    model = current_model(state, config)
+    return (
+        config.train.evaluate.evaluated(state.selection["evaluate"], model) if "evaluate" in state.selection else model
+    )
+
+
+def current_model(state: TrainState, config: ResolvedConfig) -> LM:
+    """Return the trained model, or the one that the optimizer evaluates in its place."""
     params, rest = partition_trainable(state.model)
     if state.mean is None:
         params = compute_evaluated(config.train.optimizer, state.opt, params)
@@ -170,6 +185,7 @@ def update(state: TrainState, rows: Int[Array, " batch"], context: StepContext) 
     grads = run_hooks(train.hooks, "gradients", grads, params, now=now)
     clipped = clip(grads, train.clip)
     lr = compute_learning_rate(train.schedule, state.step, context.steps, train.optimizer.lr)
+    lr = train.schedule.lowered(lr, state.selection["schedule"]) if "schedule" in state.selection else lr
     described = Parameters(params, context.config.model, source.interface, source.seq_len)
     curvature = partial(
         estimate_curvature, params, rest, batch, noise,
@@ -207,6 +223,8 @@ def train_step(
         step=state.step + 1,
         diverged_at=jnp.where(bad, state.step, state.diverged_at),
         mean=state.mean,
+        selection=state.selection,
+        stopped_at=state.stopped_at,
     )
     return update_mean(after, config), metrics
 

@@ -27,6 +27,7 @@ from taetpu.core.signals import record_signal
 from taetpu.core.static_dynamic import split
 from taetpu.data.base import Source
 from taetpu.nn.lm import LM
+from taetpu.optim.selection import SELECTION
 from taetpu.spec.start import StoredParameters
 from taetpu.store.study import StudyFolder
 from taetpu.train.callbacks import Callback
@@ -41,6 +42,7 @@ from taetpu.train.profile import Profile
 from taetpu.train.program import Program, StartArrays, stack_numbers
 from taetpu.train.reload_check import NotReproduced, mismatches
 from taetpu.train.result_writer import Files, NoWriter, ResultWriter, cost
+from taetpu.train.selection import selection_facts, selection_steps
 from taetpu.train.step import TrainState
 from taetpu.train.training_flops import training_flops_per_token
 from taetpu.train.usage import Usage, measure_usage
@@ -104,6 +106,8 @@ class PackTrainer:
             step - 1: [n for n in intervals if step % n == 0] for n in intervals for step in range(n, self.steps + 1, n)
         }
         self.scores = self.evaluator.items.steps(self.steps)
+        self.selections = selection_steps(self.train, self.steps)
+        self.stopped_at = np.full(self.plan.width, -1)  # the number of steps after which each run stopped, or -1
         self.dispatch, self.began = 1, time.monotonic()
         # The wall time of steps, excluding the first dispatch, which compiles.
         self.compiled, self.timed, self.timed_steps = False, 0.0, 0
@@ -112,6 +116,11 @@ class PackTrainer:
     def source(self) -> Source:
         """The prepared task."""
         return self.program.source
+
+    @property
+    def over(self) -> bool:
+        """Whether all runs have stopped. Copies that pad the pack do not count."""
+        return bool((self.stopped_at[: len(self.runs)] >= 0).all())
 
     def run(self) -> None:
         """Train from the latest checkpoint, or from the start, to finished run folders.
@@ -150,14 +159,19 @@ class PackTrainer:
         ):  # fmt: skip
             state, step = self.resume(checkpoints)
             self.buffer = MetricBuffer(self.plan.width, self.train.log_every, step)
-            for border in sorted({*self.evals, *self.saves, *self.scores, *self.observations}):
+            self.end_runs(state)
+            for border in sorted({*self.evals, *self.saves, *self.scores, *self.observations, *self.selections}):
+                if self.over:
+                    break
                 if border > step:
                     state, step = self.advance(state, step, border)
                     if step < border:
                         self.leave(state, step, checkpoints)
+                    if step in self.selections:
+                        state = self.select(state, step)
                     if step in self.scores:
                         self.score_items(state, step)
-                    if step in self.evals or step in self.saves:
+                    if step in self.evals or step in self.saves or self.over:
                         self.close_border(state, step, checkpoints)
                 if border == step:  # also after resuming, which deletes values stored under step + 1
                     self.observe(state, step)
@@ -264,22 +278,59 @@ class PackTrainer:
         for i, values in enumerate(self.evaluator.items.evaluate(models, self.scores[step])[: len(self.runs)]):
             self.buffer.add_point(step, i, values)
 
+    def select(self, state: TrainState, step: int) -> TrainState:
+        """Let the runs choose by their validation loss, and return the state in which those that stop are ended.
+
+        A run's curves end where it stops, with the values that it has if it is trained alone.
+        """
+        state, losses = self.program.select(state, self.numbers, self.seeds, self.program.selection_set)
+        on_host = {name: to_host(values) for name, values in losses.items()}
+        for name in (f"{SELECTION}/{slot}" for slot in self.selections[step]):
+            for i in range(len(self.runs)):
+                self.buffer.add_point(step, i, {name: float(on_host[name][i])} if name in on_host else {})
+        if state.stopped_at is None or not (new := self.newly_stopped(state)):
+            return state
+        models = self.program.evaluated(state, self.numbers)
+        values = self.evaluator.evaluate(models, "val", whole=False)
+        texts = self.evaluator.draw_texts(models, self.seeds, step)
+        for i in new:
+            self.buffer.add_point(step, i, {**values[i], **cost(self.program, self.runs[i], step)})
+        self.end_runs(state)
+        self.write(lambda writer: writer.write_texts(step, {i: text for i, text in texts.items() if i in new}))
+        self.callback.on_stop(step, [self.runs[i] for i in new], (self.steps - step) if self.over else 0)
+        for i in new:
+            self.callback.on_evaluate(step, self.runs[i], values[i])
+        return state
+
+    def newly_stopped(self, state: TrainState) -> list[int]:
+        """Return the indices of the runs that have stopped since the last call of `end_runs`."""
+        stopped = to_host(state.stopped_at)[: len(self.runs)] >= 0
+        return np.flatnonzero(stopped & (self.stopped_at[: len(self.runs)] < 0)).tolist()
+
+    def end_runs(self, state: TrainState) -> None:
+        """End the curves of the runs that have stopped."""
+        if state.stopped_at is not None:
+            self.stopped_at = to_host(state.stopped_at)
+            for i in np.flatnonzero(self.stopped_at >= 0).tolist():
+                self.buffer.end_run(i)
+
     def close_border(self, state: TrainState, step: int, checkpoints: Checkpoints) -> None:
         """Evaluate, sample and store as due at `step`. Metrics are stored before the state to which they belong."""
         models = self.program.evaluated(state, self.numbers)
-        if step in self.evals:
+        if step in self.evals and not self.over:
             values = self.evaluator.evaluate(models, "val", whole=step == self.steps)
             for i, run in enumerate(self.runs):
                 self.buffer.add_point(step, i, {**values[i], **cost(self.program, run, step)})
                 self.callback.on_evaluate(step, run, values[i])
             texts = self.evaluator.draw_texts(models, self.seeds, step)
+            texts = {place: text for place, text in texts.items() if self.stopped_at[place] < 0}
             self.write(lambda writer: writer.write_texts(step, texts))
             for place, text in texts.items():
                 self.callback.on_sample(step, self.runs[place], text)
         self.store(step)
-        if step in self.saves:
+        if step in self.saves or self.over:
             if self.train.keep_checkpoints and step < self.steps:
-                files = self.model_files(models)
+                files = {i: files for i, files in self.model_files(models).items() if self.stopped_at[i] < 0}
                 self.write(lambda writer: writer.write_checkpoints(step, files))
             self.save_state(state, step, checkpoints)
         self.callback.on_save(step)
@@ -287,7 +338,7 @@ class PackTrainer:
     def store(self, step: int) -> None:
         """Store all values measured since the last store."""
         start, end, points = self.buffer.flush()
-        self.write(lambda writer: writer.append(start, end, points, self.times()))
+        self.write(lambda writer: writer.append(start, end, points, self.times(), self.stopped_at))
 
     def times(self) -> dict[str, float]:
         """Return the total wall time, the time per step of one run and per evaluated token, and the usage of devices.
@@ -323,10 +374,12 @@ class PackTrainer:
         if "val" not in self.evaluator.sums:  # the process was killed between the last evaluation and the result
             self.evaluator.evaluate(models, "val")
         diverged = to_host(state.diverged_at)
+        final = [whole | rest for whole, rest in zip(self.evaluator.whole.get("val", final), final, strict=True)]
+        selected = selection_facts(self.train, state)
         stored = self.write_models(self.model_files(models))
         wrong = mismatches(self.program, models, stored, self.evaluator.windows, self.evaluator.first_batch)
         right = [i for i in stored if i not in wrong]
-        self.write(lambda writer: writer.finish(right, self.evaluator, final, diverged))
+        self.write(lambda writer: writer.finish(right, self.evaluator, final, diverged, selected))
         if wrong:
             raise NotReproduced({self.runs[i].id: f"{self.runs[i].folder.where}: {wrong[i]}" for i in wrong})
 

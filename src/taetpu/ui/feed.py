@@ -23,7 +23,7 @@ from taetpu.report.usage_text import describe_usage
 from taetpu.report.verdict_style import MARKS, VERDICTS
 from taetpu.stats.analyse import compute_results
 from taetpu.stats.formatting import fixed_places
-from taetpu.stats.load import read_study, run_state
+from taetpu.stats.load import OUTCOMES, read_study, run_state
 from taetpu.stats.plan import describe_metric
 from taetpu.stats.results import Arm, Results
 from taetpu.store import metrics
@@ -54,7 +54,7 @@ class RunState:
     """State of a run as last sent to pages.
 
     Attributes:
-        status: `finished`, `diverged` or `unfinished`.
+        status: `finished`, `stopped`, `diverged` or `unfinished`.
         series: steps and values by metric.
         use: the device usage.
     """
@@ -68,7 +68,7 @@ class RunState:
 
     @property
     def ended(self) -> bool:
-        """Whether the run finished or diverged."""
+        """Whether the run finished, stopped or diverged."""
         return self.status != "unfinished"
 
     def cut(self, step: int) -> None:
@@ -268,7 +268,7 @@ def _pictures(results: Results) -> dict[str, Any]:
 
 
 def _progress(arm: Arm) -> str:
-    ended = sum(run["outcome"] in ("finished", "diverged") for run in arm["runs"])
+    ended = sum(run["outcome"] in OUTCOMES for run in arm["runs"])
     return f"{ended}/{len(arm['runs'])}"
 
 

@@ -296,17 +296,18 @@ function study(name) {
   // The lines above the forest plot. They are replaced only if they change, so that opened warnings stay open.
   function drawHead(all) {
     const planned = all.filter((run) => state.study.arms.includes(run.arm) && state.study.seeds.includes(run.seed));
-    const [finished, diverged] = [count(planned, "finished"), count(planned, "diverged")];
+    const [stopped, diverged] = [count(planned, "stopped"), count(planned, "diverged")];
+    const finished = count(planned, "finished") + stopped;
     const total = state.study.arms.length * state.study.seeds.length;
     const training = all.filter((run) => run.status === "unfinished" && run.use);
     const using = training.find((run) => run.key === state.using) ?? training.at(-1); // the pack in training: the last one to report
     const { headline = "", notices = [], counts = [] } = state.effects;
-    const facts = JSON.stringify([headline, notices, counts, finished, diverged, total, using?.use, state.problem]);
+    const facts = JSON.stringify([headline, notices, counts, finished, stopped, diverged, total, using?.use, state.problem]);
     if (facts === headed) return;
     headed = facts;
     head.replaceChildren(...[
       h("p", { class: "title" }, h("span", {}, headline), headline ? h("a", { href: `/report/${url(name)}` }, "Report") : null),
-      h("p", { class: "soft" }, h("progress", { max: total || 1, value: finished + diverged, "aria-label": "runs" }), ` ${finished} of ${total} runs finished${diverged ? `, ${diverged} diverged` : ""}`, using ? `. Device: ${using.use}` : ""),
+      h("p", { class: "soft" }, h("progress", { max: total || 1, value: finished + diverged, "aria-label": "runs" }), ` ${finished} of ${total} runs finished${stopped ? `, ${stopped} of them stopped early` : ""}${diverged ? `, ${diverged} diverged` : ""}`, using ? `. Device: ${using.use}` : ""),
       counts.length ? h("ul", { class: "counts", "aria-label": "Number of arms by verdict" }, counts.map(([mark, label, number]) => h("li", { class: number ? label : "soft" }, `${mark} `, h("b", {}, number), ` ${label}`))) : null,
       warnings(notices),
       state.problem ? h("p", { class: "notice" }, prose(state.problem)) : null,
