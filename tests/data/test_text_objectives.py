@@ -180,6 +180,90 @@ def test_the_bigram_loss_is_that_of_targets_after_the_prefix(folder):
     assert math.isclose(source.facts["decoy_loss"], expected, rel_tol=1e-6)
 
 
+# --- pairs -----------------------------------------------------------------------------------------------------------
+
+PAIRS = {"samples": "pairs", "per": "line", "seq_len": 40}
+
+
+def test_half_of_the_pairs_follow_each_other(folder):
+    source = prepared(folder, objective="next-sentence", **PAIRS)
+    lines = (folder / "lines.txt").read_text().splitlines()
+    cls, sep = source.ends
+    classes = []
+    for given in (source.evaluation("val"), first_batch(source, size=64)):
+        for row, target, types, length in zip(
+            given.tokens, given.targets[:, 0], given.types, given.lengths, strict=True
+        ):
+            first, end, middle = np.flatnonzero(row == cls), length - 1, int(np.flatnonzero(row == sep)[0])
+            assert (first.tolist(), row[end]) == ([0], sep)
+            a, b = (source.tokenizer.decode(row[slice(*part)]) for part in ((1, middle), (middle + 1, end)))
+            assert any(a in line for line in lines)
+            assert any(b in line for line in lines)
+            np.testing.assert_array_equal(types, (np.arange(40) > middle) & (np.arange(40) < length))
+            follows = any(a + b in line for line in lines)
+            assert follows if target == sep else target == cls
+            classes.append(target == sep)
+        np.testing.assert_array_equal(given.weights, np.broadcast_to(np.arange(40) == 0, given.weights.shape))
+    size = len(source.evaluation("val").tokens)
+    assert abs(sum(classes[:size]) - size / 2) <= 0.5
+    assert 16 < sum(classes[size:]) < 48
+    assert source.facts["decoy_loss"] == math.log(2)
+
+
+def test_the_second_piece_of_another_document_is_of_another_document(folder):
+    (folder / "two.txt").write_text("abcdefghij" * 12 + "\n" + "0123456789" * 12)
+    source = prepared(folder, objective="next-sentence", **{**PAIRS, "source": "two.txt", "val": 0})
+    for row in source.arrays["other"]:
+        first, second, *_ = source.tokenizer.decode(row).removeprefix("[CLS]").split("[SEP]")
+        assert first[0].isdigit() != second[0].isdigit()
+
+
+def test_masked_pairs_score_tokens_in_evaluation_and_the_class_in_training(folder):
+    joint, alone = (
+        prepared(folder, objective={"kind": "masked-lm", "next_sentence": weight}, **PAIRS) for weight in (1.0, 0.0)
+    )
+    batch, plain = first_batch(joint), first_batch(alone)
+    np.testing.assert_allclose(batch.weights[:, 0], 0.15 * 40, rtol=1e-6)
+    np.testing.assert_array_equal(batch.weights[:, 1:], plain.weights[:, 1:])
+    assert not plain.weights[:, 0].any()
+    np.testing.assert_array_equal(batch.tokens, plain.tokens)
+    assert set(batch.targets[:, 0]) == set(joint.inner.ends)
+    special = np.isin(batch.targets, joint.inner.ends)
+    assert not (batch.weights[:, 1:] * special[:, 1:]).any()
+    for name in ("tokens", "targets", "weights", "types"):
+        np.testing.assert_array_equal(*(getattr(source.evaluation("val"), name) for source in (joint, alone)))
+    assert not joint.evaluation("val").weights[:, 0].any()
+    assert joint.evaluated == alone.evaluated
+    assert joint.interface.types == 2
+
+
+REFUSED_PAIRS = {
+    "causal": ({"objective": "causal-lm"}, ("objective",), "causal-lm"),
+    "prefix": ({"objective": "prefix-lm"}, ("objective",), "prefix-lm"),
+    "windows": ({"samples": "windows"}, ("objective",), "next-sentence"),
+    "tokens": ({"kind": "tokens"}, ("objective",), "next-sentence"),
+    "weight": ({"samples": "windows", "objective": {"kind": "masked-lm", "next_sentence": 2}},
+               ("objective", "next_sentence"), "2"),
+    "mixture": ({"source": {"lines.txt": 1, "more.txt": 2}}, ("source",), "2"),
+    "segments": ({"segments": True}, ("segments",), "pairs"),
+    "one document": ({"per": "file"}, ("samples",), "1"),
+    "short": ({"seq_len": 4}, ("samples",), "4"),
+    "crop": ({"long_documents": "crop"}, ("long_documents",), "crop"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "path", "value"), REFUSED_PAIRS.values(), ids=REFUSED_PAIRS)
+def test_settings_that_make_no_pairs_are_refused(folder, fields, path, value):
+    (folder / "more.txt").write_text("a\nb\n")
+    kind = fields.get("kind", "text")
+    pairs = {} if kind == "tokens" else {**PAIRS, "val": 0}
+    with pytest.raises(UserError) as caught:
+        prepared(folder, **{"objective": "next-sentence", **pairs, **fields})
+    assert caught.value.path == path
+    assert value in caught.value.problem
+    assert caught.value.remedy
+
+
 # --- refusals --------------------------------------------------------------------------------------------------------
 
 REFUSED = {

@@ -80,3 +80,25 @@ def test_only_tokens_of_the_prefix_see_later_tokens(text, tmp_path):
         prefix = np.array([length], np.int32)
         before, after = (np.asarray(run(ids, prefix))[0] for ids in (tokens, changed))
         assert {*np.flatnonzero((before != after).any(-1))} == {*seen}
+
+
+@pytest.mark.slow
+def test_pairs_of_alternating_topics_are_told_apart(trainer, tmp_path):
+    """Each document is of one of many topics, so that the class of a pair is whether its topics agree."""
+    rng = np.random.default_rng(0)
+    lines = [(chr(97 + topic) * 13).upper() for topic in rng.integers(0, 4, 600)]
+    (tmp_path / "topics.txt").write_text("\n".join(lines))
+    task = {"kind": "text", "source": "topics.txt", "per": "line", "samples": "pairs", "seq_len": 16, "val": 0.2}
+    train = {"steps": 500, "batch_size": 16, "schedule": {"kind": "cosine", "warmup": 40}, "eval_every": 500}
+    config = settings(
+        {**task, "objective": {"kind": "masked-lm", "next_sentence": 1.0}}, MASKED,
+        optimizer={"kind": "adamw", "lr": 1e-2}, eval_metrics=["first_position"], **train,
+    )  # fmt: skip
+    source = config.task.prepare(tmp_path)
+    run = trainer([config], source, chunk=100)
+    run.advance(*[100] * 5)
+    windows = run.program.evaluation_set("val")
+    sums = run.program.evaluate_on_host(run.state.model, windows, len(windows.tokens))
+    assert sums["first_position.sequences"].sum() == len(source.evaluation("val").tokens)
+    accuracy = sums["first_position.right"].sum() / sums["first_position.sequences"].sum()
+    assert accuracy > 0.7  # a quarter of the other pieces have the same topic, so that 0.875 is possible

@@ -110,8 +110,8 @@ def show(
             if "second_text" in row:
                 print_text(f"   {row['second_text']!r}", hanging=3)
             scored = f"   targets with weight: {row['scored']} of {row['tokens']}"
-            if "masked" in row:
-                scored += f", masked: {' '.join(map(repr, row['masked']))}"
+            if "targets" in row:
+                scored += f": {' '.join(map(repr, row['targets']))}"
             if "prefix" in row:
                 scored += f", after a prefix of {row['prefix']} tokens"
             borders = f"; documents begin at {', '.join(map(str, row['documents']))}" if row["documents"] else ""
@@ -145,7 +145,7 @@ def _sequences(config: Any, source: Any, count: int, seed: int) -> list[dict[str
         if config.task.batch.prefix:
             sequences[-1]["prefix"] = int(batch.prefix[i])
         elif default_objective(config.task).of_text and not config.task.causal:
-            sequences[-1]["masked"] = [source.show([t]) for t in np.asarray(batch.targets[i])[scored]]
+            sequences[-1]["targets"] = [source.show([t]) for t in np.asarray(batch.targets[i])[scored]]
         if source.interface.labels or config.task.batch.real_targets:
             targets, names = np.asarray(batch.targets[i])[scored].tolist(), source.interface.labels
             sequences[-1]["labels"] = [names[target] for target in targets] if names else targets

@@ -13,6 +13,7 @@ from taetpu.core.errors import UserError, locate_errors
 from taetpu.core.metric_spec import TASK_METRICS, MetricSpec
 from taetpu.data.base import TOKEN_METRICS, Source, Task
 from taetpu.data.mixture import shares_of
+from taetpu.data.pairs import PairSource
 
 
 def causal_lm() -> Any:
@@ -24,7 +25,7 @@ class NextTokenTask(Task):
     """Base of the tasks `text` and `tokens`."""
 
     objective: Annotated[Any, SlotMark("objective")] = Field(default_factory=causal_lm)  # pyright: ignore
-    """What is predicted: the next token (`causal-lm`), masked tokens, or the tokens after a prefix."""
+    """What is predicted: the next token (`causal-lm`), masked tokens, tokens after a prefix, or pairs."""
 
     @property
     def causal(self) -> bool:
@@ -47,6 +48,9 @@ class NextTokenTask(Task):
     def prepare(self, folder: Path) -> Source:
         """See `Task.prepare`."""
         source = self.read(folder)
+        if isinstance(source, PairSource) and not self.objective.of_pairs:
+            problem = f"samples are pairs, and objective {self.objective.kind!r} predicts tokens one after another"
+            raise UserError(problem, path=("objective",), remedy="Use next-sentence or masked-lm.")
         with locate_errors("objective"):
             return self.objective.prepare_text(source, self.special_tokens(source))
 
@@ -55,7 +59,7 @@ class NextTokenTask(Task):
     def _of_text(cls, objective: Any) -> Any:
         if not objective.of_text:
             problem = f"objective {objective.kind!r} does not predict the tokens of a text"
-            remedy = "Use causal-lm, masked-lm or prefix-lm. Set train.objective to train another one."
+            remedy = "Use causal-lm, masked-lm, prefix-lm or next-sentence. Set train.objective to train another one."
             raise UserError(problem, path=("objective",), remedy=remedy)
         return objective
 

@@ -194,6 +194,8 @@ class MaskedSource(ChangedSource):
         shares = objective.mask, objective.random
         hidden = hide(named(key, "hide"), tokens, masked, together, self.vocabulary.mask, self.vocab_size, shares)
         weights = masked.astype(jnp.float32)
+        if objective.next_sentence:  # as much as the masked tokens of a full sequence
+            weights = weights.at[:, 0].set(objective.next_sentence * objective.share * self.seq_len)
         return batch._replace(tokens=hidden, targets=self._targets(batch), weights=weights)
 
     def _targets(self, batch: Any) -> Any:

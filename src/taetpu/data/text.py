@@ -20,6 +20,7 @@ from taetpu.data.document_files import Format, Layout, Per
 from taetpu.data.document_source import DocumentSource, join_rows
 from taetpu.data.mixture import Weights, count_windows, mix, refuse_shared
 from taetpu.data.next_token import NextTokenTask
+from taetpu.data.pairs import CLS, SEP, PairSource
 from taetpu.data.splitting import SEPARATOR
 from taetpu.data.stream_source import EVALUATED, StreamSource
 from taetpu.data.streamed_text import Prepared, Settings, join_prepared, prepare_text
@@ -79,8 +80,8 @@ class TextTask(NextTokenTask):
     """What a document of a text file is."""
     lines_per_document: Size = 1
     """Number of lines of a document, for `per: line`."""
-    samples: Literal["windows", "documents"] = "windows"
-    """Sequences: `windows` of the text, or whole `documents` between a begin and an end token, padded."""
+    samples: Literal["windows", "documents", "pairs"] = "windows"
+    """Sequences: `windows` of the text, whole `documents`, padded, or `pairs` of pieces (objective `next-sentence`)."""
     long_documents: Literal["refuse", "crop"] = "refuse"
     """Documents that do not fit into `seq_len`, with `samples: documents`: an error, or their start is read."""
     tokenizer: Annotated[TokenizerConfig, SlotMark("tokenizer")] = CharConfig()
@@ -123,18 +124,18 @@ class TextTask(NextTokenTask):
     def special_tokens(self, source: Any) -> Collection[int]:
         """See `NextTokenTask.special_tokens`."""
         numbers = (source.tokenizer.number(name) for name in (self.bos, self.separator) if name is not None)
-        return tuple(number for number in numbers if number is not None)
+        return *(number for number in numbers if number is not None), *getattr(source, "ends", ())
 
-    def read(self, folder: Path) -> StreamSource:
+    def read(self, folder: Path) -> StreamSource | PairSource:
         """See `NextTokenTask.read`. Corpora above `LARGE` bytes are tokenized into the cache."""
         self._check_samples()
         corpora, held_out = self._open(folder)
         if sum(corpus.size for corpus in (*corpora.values(), *held_out.values())) > LARGE:
-            if self.samples == "documents":
-                problem = f"samples are documents, but the corpus has more than {LARGE:,} bytes"
+            if self.samples != "windows":
+                problem = f"samples are {self.samples}, but the corpus has more than {LARGE:,} bytes"
                 raise UserError(problem, path=("samples",), remedy="Use `samples: windows`, or less text.")
             return self._prepare_large(corpora, held_out, folder)
-        documents = self.samples == "documents"
+        documents = self.samples != "windows"
         separator = SEPARATOR if self.separator == EMPTY_LINE and not documents else ""
         split = self.split or ("document" if documents else None)
         parts = read_parts(corpora, held_out, self._shares(held_out), separator, split)
@@ -143,7 +144,8 @@ class TextTask(NextTokenTask):
                 _check_crop("train_documents", self.train_documents, len(part), name)
                 parts.training[name] = part[: self.train_documents]
         if documents:
-            return self._prepare_documents(corpora, held_out, parts, folder)
+            prepare = self._prepare_pairs if self.samples == "pairs" else self._prepare_documents
+            return prepare(corpora, held_out, parts, folder)
         texts = parts.texts
         if not texts["train"]:
             raise _too_short("train", 0, self.seq_len)
@@ -174,15 +176,22 @@ class TextTask(NextTokenTask):
                 raise UserError(problem, path=("long_documents",), remedy="Set `samples: documents`.")
             return
         refused = {
-            "segments": "Remove it: a sample is one document.",
+            "segments": "Remove it: a sample is of one document.",
             "eval_lengths": "Remove it: the evaluation documents have their own lengths.",
             "train_tokens": "Use train_documents.",
         }
+        if self.samples == "pairs":
+            if isinstance(self.source, dict):
+                problem = f"source is a mixture of {len(self.source)} sources, but samples are pairs"
+                raise UserError(problem, path=("source",), remedy="List the sources, without weights.")
+            if self.long_documents != "refuse":
+                problem = f"long_documents is {self.long_documents!r}, but samples are pairs, which divide documents"
+                raise UserError(problem, path=("long_documents",), remedy="Remove it.")
         for name, remedy in refused.items():
             if getattr(self, name):
-                raise UserError(f"{name} is set, but samples are documents", path=(name,), remedy=remedy)
+                raise UserError(f"{name} is set, but samples are {self.samples}", path=(name,), remedy=remedy)
         if self.split == "order":
-            problem = "`split: order` divides documents, but samples are documents"
+            problem = f"`split: order` divides documents, but samples are {self.samples}"
             raise UserError(problem, path=("split",), remedy="Use `split: document` or `split: hash`.")
 
     def _prepare_documents(
@@ -228,13 +237,28 @@ class TextTask(NextTokenTask):
                 {name: len(part) for name, part in training.items()}),
         )  # fmt: skip
 
+    def _prepare_pairs(
+        self, corpora: Mapping[str, Corpus], held_out: Mapping[str, Corpus], parts: Parts, folder: Path
+    ) -> PairSource:
+        """Return the source whose sequences are pairs of pieces of documents."""
+        train = [*chain.from_iterable(parts.training.values())]
+        tokenizer, ends = self._bordered(("" if isinstance(self.tokenizer, CharConfig) else "\n").join(train), folder)
+        texts = {"train": train, **parts.evaluation}
+        with locate_errors("tokenizer"):
+            documents = {name: tokenizer.encode_all(part) for name, part in texts.items()}
+        whole = {name: "".join(f"{text}\n" for text in part) for name, part in texts.items()}
+        facts = {**self._facts(corpora, held_out, parts, whole), "longest": parts.longest, **tokenizer.facts}
+        evaluated = f"{_hash_held_out(whole)}, pairs 1, {self.seq_len} of {tokenizer.unit}"
+        return PairSource(documents, tokenizer, ends, self.seq_len, facts, evaluated)
+
     def _bordered(self, text: str, folder: Path) -> tuple[Tokenizer, tuple[int, int]]:
-        """Return the tokenizer of documents, and the numbers of the tokens that begin and end them."""
+        """Return the tokenizer of documents or pairs, and the numbers of the tokens that begin and end them."""
         with locate_errors("tokenizer"):
             tokenizer = self.tokenizer.prepare(text, folder)
         add = not isinstance(self.tokenizer, ReadTokenizerConfig)
-        end = END if self.separator == EMPTY_LINE else self.separator
-        names = {"separator": end, "bos": self.bos or end}
+        pairs = self.samples == "pairs"
+        end = (SEP if pairs else END) if self.separator == EMPTY_LINE else self.separator
+        names = {"separator": end, "bos": self.bos or (CLS if pairs else end)}
         if not add:
             for field, name in names.items():
                 if tokenizer.number(name) is None:

@@ -19,6 +19,7 @@ from taetpu.core.keys import Key
 from taetpu.core.registry import register
 from taetpu.data.base import Batch, Source, Task
 from taetpu.data.objective_sources import MaskedSource, PrefixSource
+from taetpu.data.pairs import PairSource
 from taetpu.nn.lm import LM
 from taetpu.nn.slot_calls import describe_value
 from taetpu.optim.loss import MEASURED, Logits, Targets, Weights, position_losses, predict
@@ -47,6 +48,7 @@ class Objective(Component):
         has_prefix: Whether batches contain the lengths of prefixes.
         reads_batch: Whether values of a sequence depend on the other sequences of the batch. `predict` then takes the
             keyword argument `gather` (see `Gather`), and a batch cannot be divided into microbatches.
+        of_pairs: Whether the objective can predict about pairs of pieces of documents.
     """
 
     real_targets: ClassVar[bool] = False
@@ -55,6 +57,7 @@ class Objective(Component):
     causal: ClassVar[bool] = True
     predicts_all: ClassVar[bool] = True
     has_prefix: ClassVar[bool] = False
+    of_pairs: ClassVar[bool] = False
     reads_batch: ClassVar[bool] = False
 
     @property
@@ -133,7 +136,7 @@ class MaskedLM(Objective):
     DataCollatorForLanguageModeling.
     """
 
-    of_task = of_text = True
+    of_task = of_text = of_pairs = True
     causal = predicts_all = False
     example: ClassVar = {"model.mixer.mask": "full"}
 
@@ -149,9 +152,14 @@ class MaskedLM(Objective):
     """Share of the masked tokens that become a token drawn from the vocabulary. Others are kept."""
     mask_token: str | NonNegativeInt | None = None
     """Mask token, as text or number; `none`: [MASK] or <mask>, which is added to a vocabulary that lacks it."""
+    next_sentence: Annotated[float, Field(ge=0, le=1024)] = 0.0
+    """With `samples: pairs`, weight of the class of pairs in training; 1: as much as all masked tokens (BERT)."""
 
     def prepare_text(self, source: Any, special: Collection[int]) -> Source:
         """See `Objective.prepare_text`."""
+        if self.next_sentence and not isinstance(source, PairSource):
+            problem = f"next_sentence is {self.next_sentence:g}, but the samples of the task are not pairs"
+            raise UserError(problem, path=("next_sentence",), remedy="Set task.samples: pairs, or remove it.")
         return MaskedSource(source, self, special)
 
     @model_validator(mode="after")
@@ -185,6 +193,29 @@ class PrefixLM(Objective):
     def prepare_text(self, source: Any, special: Collection[int]) -> Source:
         """See `Objective.prepare_text`."""
         return PrefixSource(source, self)
+
+
+@register("objective", "next-sentence")
+class NextSentence(Objective):
+    """The cross entropy of the class of a pair of pieces of documents: whether the second one follows the first.
+
+    The first position predicts `[SEP]` if it does, and `[CLS]` if it does not, over the whole vocabulary. Needs
+    `samples: pairs`. BERT predicts masked tokens too, which is `masked-lm` with `next_sentence: 1`.
+
+    Source: Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding",
+    arXiv 1810.04805, with two outputs in place of the vocabulary.
+    """
+
+    of_task = of_text = of_pairs = True
+    causal = predicts_all = False
+    example: ClassVar = {"task.samples": "pairs", "model.mixer.mask": "full"}
+
+    def prepare_text(self, source: Any, special: Collection[int]) -> Source:
+        """See `Objective.prepare_text`."""
+        if not isinstance(source, PairSource):
+            problem = f"objective {self.kind!r} predicts the class of pairs, and the samples of the task are not pairs"
+            raise UserError(problem, remedy="Set samples: pairs in a task `text`.")
+        return source
 
 
 @register("objective", "squared-error")
