@@ -83,20 +83,21 @@ def test_only_tokens_of_the_prefix_see_later_tokens(text, tmp_path):
 
 
 @pytest.mark.slow
-def test_pairs_of_alternating_topics_are_told_apart(trainer, tmp_path):
-    """Each document is of one of many topics, so that the class of a pair is whether its topics agree."""
+def test_pairs_with_different_topics_are_told_apart(trainer, tmp_path):
+    """A document has letters of one of four alphabets, so a pair with different alphabets does not follow."""
     rng = np.random.default_rng(0)
-    lines = [(chr(97 + topic) * 13).upper() for topic in rng.integers(0, 4, 600)]
+    alphabets = np.array([[*"abcd"], [*"efgh"], [*"ijkl"], [*"mnop"]])
+    lines = ["".join(rng.choice(alphabets[topic], 13)) for topic in rng.integers(0, 4, 1000)]
     (tmp_path / "topics.txt").write_text("\n".join(lines))
     task = {"kind": "text", "source": "topics.txt", "per": "line", "samples": "pairs", "seq_len": 16, "val": 0.2}
-    train = {"steps": 500, "batch_size": 16, "schedule": {"kind": "cosine", "warmup": 40}, "eval_every": 500}
+    train = {"steps": 600, "batch_size": 32, "schedule": {"kind": "cosine", "warmup": 40}, "eval_every": 600}
     config = settings(
         {**task, "objective": {"kind": "masked-lm", "next_sentence": 1.0}}, MASKED,
         optimizer={"kind": "adamw", "lr": 1e-2}, eval_metrics=["first_position"], **train,
     )  # fmt: skip
     source = config.task.prepare(tmp_path)
     run = trainer([config], source, chunk=100)
-    run.advance(*[100] * 5)
+    run.advance(*[100] * 6)
     windows = run.program.evaluation_set("val")
     sums = run.program.evaluate_on_host(run.state.model, windows, len(windows.tokens))
     assert sums["first_position.sequences"].sum() == len(source.evaluation("val").tokens)
