@@ -22,6 +22,14 @@ TOKENIZER, TOKENIZER_CONFIG, GENERATION = "tokenizer.json", "tokenizer_config.js
 SPECIAL_TOKENS = tuple(SpecialTokens.model_fields)
 """The settings with the numbers of the tokens that begin, end and fill up texts."""
 
+ENCODER_TOKENS = {"cls_token": ("[CLS]", "<s>"), "sep_token": ("[SEP]", "</s>"), "mask_token": ("[MASK]", "<mask>")}
+"""The spellings of the special tokens of masked language models, by their name in `tokenizer_config.json`."""
+
+
+def find_token(tokenizer: Tokenizer, spellings: tuple[str, ...]) -> str | None:
+    """Return the first of some spellings of a token that a tokenizer has; None if it has none."""
+    return next((name for name in spellings if tokenizer.number(name) is not None), None)
+
 
 def read_config(folder: Path) -> Settings:
     """Return the content of a folder's `config.json`.
@@ -64,6 +72,9 @@ def write_model(folder: Path, settings: Settings, tensors: Tensors, tokenizer: T
             number = settings.get(name)
             if (number := number[0] if isinstance(number, list) else number) is not None:
                 about[name.removesuffix("_id")] = tokenizer.token(number)
+        if find_token(tokenizer, ENCODER_TOKENS["mask_token"]) is not None:
+            named = {name: find_token(tokenizer, spellings) for name, spellings in ENCODER_TOKENS.items()}
+            about |= {name: token for name, token in named.items() if token is not None}
         files |= {TOKENIZER: tokenizer.to_json().encode(), TOKENIZER_CONFIG: _to_json(about)}
     files[CONFIG] = _to_json(settings)
     write_new_folder(folder, files, needed=sum(tensor.nbytes for tensor in tensors.values()))
