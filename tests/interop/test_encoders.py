@@ -31,6 +31,7 @@ REFUSED = {
     "a misspelt setting": ("bert", {"type_vocab_sizes": 2}, "type_vocab_sizes", "'type_vocab_size'"),
     "another class": ("bert", {"architectures": ["BertForQuestionAnswering"]}, "architectures", "BertForMaskedLM"),
     "another padding": ("roberta", {"pad_token_id": 0}, "pad_token_id", "1"),
+    "no positions": ("roberta", {"max_position_embeddings": 2}, "max_position_embeddings", "3"),
     "no causal attention": ("roberta", {"is_causal": True}, "is_causal", "False"),
     "another pooling": ("modernbert-classes", {"classifier_pooling": "mean"}, "classifier_pooling", "'cls'"),
     "another type of layer": ("modernbert", {"layer_types": ["full_attention", *["sliding"] * 4]}, "layer_types.1",

@@ -12,9 +12,9 @@ Source: modeling_bert.py, modeling_roberta.py and their configurations in transf
 """
 
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import PositiveFloat
+from pydantic import Field, PositiveFloat
 
 from taetpu.interop.families.base import MLPS, Count, Exported, Family, FamilySettings, Settings, TokenNumbers
 from taetpu.interop.families.layer_norms import MLP_CHOICES, Names, Rate
@@ -169,6 +169,7 @@ class RobertaSettings(BertSettings):
     eos_token_id: TokenNumbers = 2
     pad_token_id: TokenNumbers = 1
     vocab_size: Count = 50265
+    max_position_embeddings: Annotated[int, Field(ge=3, le=2**24)] = 512
 
 
 def read_roberta(config: Settings) -> dict[str, Any]:
