@@ -13,6 +13,7 @@ from pyarrow import parquet
 from ruamel.yaml import YAML
 from tests.data.token_writers import write_llm_c, write_megatron, write_raw
 from tests.dataset_hub import serving
+from tests.labelled_files import labelled_rows, write_json_lines, write_table
 
 import taetpu
 from taetpu.core.config_parsing import build_component
@@ -59,6 +60,10 @@ def data(tmp_path_factory, hub):
             stream.write_table(part)
         state = {"_data_files": [{"filename": "data.arrow"}]}
         (folder / "saved" / name / "state.json").write_text(json.dumps(state))
+    write_json_lines(folder / "labelled.jsonl", labelled_rows())
+    for name in ("labelled.csv", "labelled.tsv"):
+        write_table(folder / name, labelled_rows())
+    parquet.write_table(pyarrow.Table.from_pylist(labelled_rows()), folder / "labelled.parquet")
     tokens = np.random.default_rng(0).integers(0, 50257, 3000).tolist()
     for name in ("train", "val"):
         write_raw(folder / "nanogpt" / f"{name}.bin", tokens)
@@ -119,6 +124,11 @@ def test_the_page_has_lines_for_all_formats():
 
 def check_line(line, data):
     source = build_component("task", YAML(typ="safe").load(line)).prepare(data)
+    if "labelled" in line:
+        assert source.num_windows > 60
+        assert source.evaluation("val") is not None
+        assert max(source.facts.get("chance_loss", 0), source.facts.get("constant_loss", 0)) > 0.5
+        return
     assert source.num_windows > 20
     assert source.evaluation("val") is not None
     assert source.facts["chance_loss"] > 3
@@ -140,7 +150,7 @@ def test_lines_with_buckets_are_prepared(data, google):
         check_line(line, data)
 
 
-MIXTURES, MASKS = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+MIXTURES, MASKS, REVIEWS = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
 def test_the_study_of_mixtures_is_trained(data, tmp_path):
@@ -157,6 +167,14 @@ def test_the_study_of_mixtures_is_trained(data, tmp_path):
     report = next(tmp_path.rglob("report.md")).read_text()
     assert "book.txt" in report
     assert "weight 0.75" in report
+
+
+@pytest.mark.slow
+def test_the_study_of_labelled_rows_is_trained(data, tmp_path):
+    (data / "reviews.yaml").write_text(REVIEWS)
+    outcome = taetpu.run(data / "reviews.yaml", root=str(tmp_path))
+    assert {arm["name"] for arm in outcome.results["arms"]} == {"baseline", "mean", "balanced"}
+    assert "val/weighted" in next(tmp_path.rglob("report.md")).read_text()
 
 
 @pytest.mark.slow
