@@ -38,7 +38,7 @@ class Options(ModelOptions):
 
 @takes_options
 def score(options: Options) -> None:
-    """Score a model on questions with choices, minimal pairs, last words, sentences with a blank, or prompts.
+    """Score a model on the items of a file.
 
     The rows of FILE have the fields of HellaSwag, ARC, BLiMP, LAMBADA or WinoGrande, or prompt and answer.
 
