@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 import taetpu
 from taetpu.cli.main import app
 from taetpu.core.errors import UserError
+from taetpu.core.model_interface import Interface
 from taetpu.report.item_scores import item_score_sections
 from taetpu.spec.loading import load_study
 from taetpu.stats.analyse import compute_results
@@ -225,3 +227,11 @@ def test_a_score_that_is_added_later_is_compared_on_the_runs_that_have_it(study,
     counts = {score["name"]: [arm["seeds"] for arm in score["arms"]] for score in outcome.results["scores"]}
     assert counts == {"blimp/acc": [3, 3], "blimp/margin": [3, 3], "lambada/acc": [1, 1], "lambada/nll": [1, 1]}
     assert folder.read_study()["items"].keys() == {"blimp", "lambada"}
+
+
+def test_a_classifier_is_not_scored(scored) -> None:
+    opened = taetpu.open_run("scored/baseline/0", root=scored / "runs", data_folder=scored)
+    classifier = replace(opened, interface=Interface(opened.vocab_size, outputs=2))
+    with pytest.raises(UserError) as caught:
+        taetpu.score(classifier, scored / "blimp.jsonl")
+    assert "2 outputs" in caught.value.problem
