@@ -63,7 +63,7 @@ def every_kind() -> Iterator[tuple[str, str, dict[str, Any]]]:
               "early-exit": {"layers": [0]}, "freeze": {"trained": ["*"]}, "mup": {"base_dim": 8},
               "tokens": {"seq_len": 8, "source": "a.bin", "vocab_size": 9}}  # fmt: skip
     rows = ("classification", "regression", "token-classification", "pairs")
-    needed |= {kind: {"seq_len": 8, "source": "a.jsonl"} for kind in rows if kind in builtin("task")}
+    of_rows = {kind: {"seq_len": 8, "source": "a.jsonl"} for kind in rows}  # objectives have the same names
     needed |= {kind: {"every": 1} for kind in ("plateau", "patience", "best", "average-last")}
     needed |= {kind: dict(cls.example) for kind, cls in kinds("tokenizer").items() if kind != "start" and cls.example}
     for section, cls in (("model", ModelConfig), ("train", TrainConfig)):
@@ -72,7 +72,9 @@ def every_kind() -> Iterator[tuple[str, str, dict[str, Any]]]:
             if slot is not None and field not in FIELDS_OUTSIDE_IDENTITY:
                 for kind in builtin(slot.name):
                     yield section, field, {"kind": kind, **(needed.get(kind) or required(slot.name, kind))}
-    yield from (("task", "", {"kind": kind, **needed.get(kind, {"seq_len": 8})}) for kind in builtin("task"))
+    yield from (
+        ("task", "", {"kind": kind, **(of_rows | needed).get(kind, {"seq_len": 8})}) for kind in builtin("task")
+    )
     yield from (("task", "tokenizer", {"kind": kind, **needed.get(kind, {})}) for kind in builtin("tokenizer"))
 
 
