@@ -86,6 +86,9 @@ def test_classes_are_outputs():
     assert made.interface == Interface(VOCAB, outputs=3)
     settings, _ = to_huggingface(made.config, made.model, interface=made.interface)
     assert len(settings["id2label"]) == 3
+    named = Interface(VOCAB, outputs=3, labels=("bad", "good", "other"))
+    settings, _ = to_huggingface(made.config, made.model, interface=named)
+    assert settings["id2label"] == {"0": "bad", "1": "good", "2": "other"}
     with pytest.raises(UserError) as caught:
         to_huggingface(made.config, made.model, family="llama")
     assert "'llama'" in caught.value.problem

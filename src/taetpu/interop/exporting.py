@@ -86,7 +86,8 @@ def to_huggingface(
         raise best.error()
     about = {"model_type": best.family.model_type, "architectures": [best.family.architecture], "dtype": "float32"}
     if at.outputs is not None:
-        about["id2label"] = {str(number): f"LABEL_{number}" for number in range(at.outputs)}
+        names = at.labels or [f"LABEL_{number}" for number in range(at.outputs)]
+        about["id2label"] = {str(number): name for number, name in enumerate(names)}
     tensors = _write_tensors(best, given)
     warn_of_not_finite(tensors)
     return {**about, **special, **best.settings}, tensors
