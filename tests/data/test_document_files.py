@@ -75,6 +75,20 @@ def test_folders_of_datasets(tmp_path):
     datasets.DatasetDict(rows).save_to_disk(tmp_path / "both", num_shards={"train": 2, "validation": 1})
     assert texts_of("both", tmp_path) == TEXTS
     assert texts_of("both/validation", tmp_path) == TEXTS[1:]
+    task = build_component("task", {"kind": "text", "source": "both", "seq_len": 2})
+    assert task.prepare(tmp_path).facts["bytes"]["val"] == len("\n\n".join(TEXTS[1:]).encode())
+    for file in task.files(tmp_path):  # on another machine
+        copy = tmp_path / "other" / file.relative_to(tmp_path)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(file.read_bytes())
+    assert task.prepare(tmp_path / "other").fingerprint == task.prepare(tmp_path).fingerprint
+
+
+def test_field_of_files_without_fields(tmp_path):
+    (tmp_path / "a.txt").write_text("one")
+    with pytest.raises(UserError, match="a.txt") as caught:
+        texts_of("a.txt", tmp_path, field="body")
+    assert caught.value.path == ("field",)
 
 
 def test_documents_of_text_files(tmp_path):
@@ -134,7 +148,7 @@ def test_damage_is_refused(tmp_path, name):
 
 def test_column_that_parquet_lacks(tmp_path):
     parquet.write_table(arrow_table(TEXTS), tmp_path / "a.parquet")
-    for field, values in (("body", ("'id'", "'text'")), ("id", ("'0'",))):
+    for field, values in (("body", ("'id'", "'text'")), ("id", ("0",))):
         with pytest.raises(UserError) as caught:
             texts_of("a.parquet", tmp_path, field=field)
         assert caught.value.path == ("field",)

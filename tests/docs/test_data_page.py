@@ -60,6 +60,7 @@ def data(tmp_path_factory, hub):
             stream.write_table(part)
         state = {"_data_files": [{"filename": "data.arrow"}]}
         (folder / "saved" / name / "state.json").write_text(json.dumps(state))
+    (folder / "saved" / "dataset_dict.json").write_text(json.dumps({"splits": ["train", "test"]}))
     write_json_lines(folder / "labelled.jsonl", labelled_rows())
     for name in ("labelled.csv", "labelled.tsv"):
         write_table(folder / name, labelled_rows())

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from taetpu.core.errors import UserError
 from taetpu.data.document_files import ENDINGS, UNPACK, Format, Layout, format_of, read_texts
+from taetpu.data.remote.fetched import own_split
 from taetpu.data.remote.named import PUBLISHED
 from taetpu.data.remote.sources import fetch, is_remote
 from taetpu.data.splitting import Document, collapse
@@ -28,6 +29,8 @@ UNREAD = {
 }  # fmt: skip
 """The endings of files that are not read, by what such a file is."""
 UNREAD_OF = {ending: what for what, endings in UNREAD.items() for ending in endings}
+SAVED = "dataset_dict.json"
+"""The file of a folder that `datasets` saved with several splits."""
 SNIFFED = 8192
 """Number of bytes at the start of a text file by which another format is recognised."""
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
@@ -129,7 +132,7 @@ def open_corpus(sources: Sources, folder: Path, layout: Layout, field: str = "so
                 files += fetched.files(split)
                 origins.append(fetched.about_split(split))
             else:
-                files += find_paths(source, folder)
+                files += find_paths(source, folder, split)
         except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: `~` of an unknown user; ValueError: a NUL
             remedy = "Use a readable text file or folder."
             raise UserError(f"cannot read {source!r}: {error}", path=(field,), remedy=remedy) from None
@@ -137,26 +140,41 @@ def open_corpus(sources: Sources, folder: Path, layout: Layout, field: str = "so
             raise error.within(field) if single else error.within(field, i) from None
     for _, path in files:
         check_format(path, layout.format, field)
+    if layout.field != Layout().field and all(
+        (layout.format or format_of(path) or "text") == "text" for _, path in files
+    ):
+        problem = f"field is {layout.field!r}, but {', '.join(names_of(sources))} has text without fields"
+        raise UserError(problem, path=("field",), remedy="Remove it, or set `format` if the files have rows.")
     return Corpus(sources if single else ", ".join(sources), tuple(files), layout, tuple(origins))
 
 
 def has_split(sources: Sources, folder: Path, split: str) -> bool:
     """Return whether sources are datasets that all have a split `val` or `test` of their own."""
+
+    def own(name: str) -> str | None:
+        if is_remote(name):
+            return fetch(name, folder, TEXT_ENDINGS).own_split(split)
+        return own_split(saved_splits(folder / Path(name).expanduser()), split)
+
     names = names_of(sources)
-    return bool(names) and all(
-        is_remote(name) and fetch(name, folder, TEXT_ENDINGS).own_split(split) is not None for name in names
-    )
+    return bool(names) and all(own(name) is not None for name in names)
 
 
 def list_local(sources: Sources | None, folder: Path, field: str) -> list[Path]:
     """Return the files of the sources that are paths. The others do not travel with a study.
+
+    Of a dataset that `datasets` saved, they include the other splits, and the files that list them.
 
     Raises:
         UserError: if a path does not exist. The error names the field of the task.
     """
     paths = [name for name in names_of(sources) if not is_remote(name)]
     try:
-        return [file for name in paths for _, file in find_paths(name, folder)]
+        places = [folder / Path(name).expanduser() for name in paths]
+        files = [file for name in paths for _, file in find_paths(name, folder)]
+        listed = [file for place in places for file in place.glob("*/*") if saved_splits(place)]
+        lists = [place / SAVED for place in places if saved_splits(place)]
+        return [*dict.fromkeys([*files, *sorted(listed), *lists])]
     except UserError as error:
         raise error.within(field) from None
 
@@ -167,15 +185,20 @@ def origins(corpora: Mapping[str, Corpus]) -> dict[str, Any]:
     return {"fetched": fetched} if fetched else {}
 
 
-def find_paths(source: str, folder: Path) -> list[tuple[str, Path]]:
+def find_paths(source: str, folder: Path, split: str = "train") -> list[tuple[str, Path]]:
     """Return names and paths of the files that a path names: a file, those of a folder, or those of a pattern.
+
+    Args:
+        source: The path.
+        folder: The folder to which it is relative.
+        split: The split to read of a folder with several.
 
     Raises:
         UserError: if there is no such file.
     """
     path = folder / Path(source).expanduser()
     if path.is_dir():
-        if (saved := saved_dataset(path)) is not None:
+        if (saved := saved_dataset(path, split)) is not None:
             return saved
         return [(str(file.relative_to(path)), file) for file in sorted(list_files(path))]
     if path.is_file():
@@ -198,23 +221,31 @@ def find_paths(source: str, folder: Path) -> list[tuple[str, Path]]:
     )
 
 
+def saved_splits(folder: Path) -> list[str]:
+    """Return the splits of a folder that `datasets` saved with several; empty for other folders.
+
+    Raises:
+        ValueError, KeyError, TypeError: the list of splits is damaged.
+    """
+    return [*json.loads((folder / SAVED).read_bytes())["splits"]] if (folder / SAVED).is_file() else []
+
+
 def saved_dataset(folder: Path, split: str = "train") -> list[tuple[str, Path]] | None:
     """Return the files of a folder that `datasets.save_to_disk` wrote; None for other folders.
 
     Args:
         folder: The folder of a dataset, or of one with several splits.
-        split: The split to read if there are several.
+        split: The split to read if there are several: `train`, `val` or `test`.
 
     Raises:
         UserError: if the folder is damaged, or has no such split.
     """
     try:
-        if (several := folder / "dataset_dict.json").is_file():
-            splits = json.loads(several.read_bytes())["splits"]
-            if split not in splits:
+        if splits := saved_splits(folder):
+            if (name := own_split(splits, split)) is None:
                 problem = f"{folder} has no split {split!r}, but {', '.join(map(repr, splits))}"
                 raise UserError(problem, remedy=f"Name one of its folders, e.g. {folder / splits[0]}.")
-            return saved_dataset(folder / split)
+            return saved_dataset(folder / name)
         if (state := folder / "state.json").is_file():
             names = [entry["filename"] for entry in json.loads(state.read_bytes())["_data_files"]]
             return [(name, folder / name) for name in names]
@@ -244,7 +275,9 @@ def check_format(file: Path, stated: Format | None, field: str) -> None:
         raise UserError(problem, path=(field,), remedy="Convert the file to UTF-8.")
     if b"\0" in start:
         problem = f"{file} has a byte 0 at {start.index(0)}, so it is binary, but a corpus must be plain text"
-        raise UserError(problem, path=(field,), remedy="Remove the file from the corpus.")
+        raise UserError(
+            problem, path=(field,), remedy="Convert the file if it is UTF-16, or remove it from the corpus."
+        )
     if stated is None and _are_objects(start):
         problem = f"{file} holds JSON lines, but is read as plain text, because its name does not end in .jsonl"
         remedy = "Set `format: jsonl` to read its texts, or `format: text` to train its syntax too."

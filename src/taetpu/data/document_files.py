@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from pydantic_core import from_json
 
-from taetpu.core.errors import UserError
+from taetpu.core.errors import UserError, shorten
 
 Format = Literal["text", "jsonl", "csv", "tsv", "parquet", "arrow"]
 Per = Literal["file", "line", "blank-line"]
@@ -195,7 +195,7 @@ def json_rows(file: Path) -> Iterator[tuple[str, Any]]:
 def _text_of(row: Any, field: str, where: str, file: Path) -> str:
     check_object(row, {field: "field"}, where, file)
     if not isinstance(row[field], str):
-        problem = f"{field!r} in {where} of {file} is {str(row[field])[:40]!r}, not a text"
+        problem = f"{field!r} in {where} of {file} is {shorten(repr(row[field]), 40)}, not a text"
         raise UserError(problem, path=("field",), remedy="Choose a field with texts, or remove the row.")
     return row[field]
 
@@ -313,7 +313,7 @@ def _rows(batches: Iterable[Any]) -> Iterator[Row]:
 def _texts(rows: Iterable[Row], layout: Layout, file: Path) -> Iterator[str]:
     for where, row in rows:
         if not isinstance(value := row[layout.field], str):
-            problem = f"{layout.field!r} in {where} of {file} is {str(value)[:40]!r}, not a text"
+            problem = f"{layout.field!r} in {where} of {file} is {shorten(repr(value), 40)}, not a text"
             raise UserError(problem, path=("field",), remedy="Choose a column with texts, or remove the row.")
         yield value
 

@@ -187,7 +187,7 @@ class StoredModel:
             problem = f"the stored model has {self.vocab_size} tokens, and its tokenizer {size}"
             remedy = "Set `tokenizer: start`, so that the task has the tokens of the model."
             if size > self.vocab_size:
-                remedy = "Set `crop: true` in the tokenizer, or use a model with all tokens of its tokenizer."
+                remedy = "Crop the tokenizer to the tokens that occur (`crop: true`), or use one that fits the model."
             raise UserError(problem, remedy=remedy)
 
 

@@ -1,6 +1,6 @@
 """What every source that is no path gives: files by split, which are downloaded when they are read."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -31,7 +31,7 @@ class Fetched:
 
     def own_split(self, wanted: str) -> str | None:
         """Return the source's name for the split `train`, `val` or `test`; None if it has no such split."""
-        return next((name for name in OWN_SPLITS[wanted] if name in self.splits), None)
+        return own_split(self.splits, wanted)
 
     def files(self, wanted: str = "train") -> list[tuple[str, Path]]:
         """Return names and paths of the files of a split, which are downloaded if they are not there.
@@ -57,6 +57,11 @@ class Fetched:
                 remedy = f"Name a split after the question mark, e.g. ?split={next(iter(self.splits))}."
             raise UserError(problem, remedy=remedy)
         return name
+
+
+def own_split(splits: Collection[str], wanted: str) -> str | None:
+    """Return the name that the split `train`, `val` or `test` has among those of a dataset; None if it has none."""
+    return next((name for name in OWN_SPLITS[wanted] if name in splits), None)
 
 
 def is_pattern(path: str) -> bool:
