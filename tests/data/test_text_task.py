@@ -79,7 +79,7 @@ def test_files_of_other_formats_are_refused(tmp_path: Path, name: str, in_folder
 
 CONTENTS = {  # what a file that ends in .txt holds, and values of problem and remedy
     "gzip": (gzip.compress(ROWS.encode()), "gzip", ".gz"),
-    "numbers": (np.arange(99, dtype=np.uint32).tobytes(), "byte 0", "Remove"),
+    "numbers": (np.arange(99, dtype=np.uint32).tobytes(), "byte 0", "remove"),
     "zip": (b"PK\x03\x04abc", "no text", ""),
     "a pickle": (pickle.dumps({"text": "a"}), "pickle", ""),
     "utf-16": (ROWS.encode("utf-16"), "UTF-16", "UTF-8"),
