@@ -47,7 +47,7 @@ def anonymous(process: int) -> int:
 
 
 class Command:
-    """A command of taetpu in a process, whose memory is sampled every 20 ms.
+    """A command of taetpu in a process, whose memory is sampled every 100 ms.
 
     Attributes:
         peak: the largest sum of anonymous memory, in bytes.
@@ -68,7 +68,7 @@ class Command:
         """Sample the memory until the process has ended."""
         while self.process.poll() is None:
             self.peak = max(self.peak, anonymous(self.process.pid))
-            time.sleep(0.02)
+            time.sleep(0.1)
         self.seconds = time.perf_counter() - self.began
 
     def end(self, *codes: int) -> "Command":

@@ -56,6 +56,7 @@ def describe(cls: "type[Component]") -> dict[str, Any]:
 def describe_field(place: "Place") -> dict[str, Any]:
     """Return the given field of a study file as plain data, including its nested fields."""
     from taetpu.core.config import slot_of, to_data, traced_fields
+    from taetpu.core.kind_docs import field_docs
     from taetpu.spec.field_paths import list_fields
 
     field, mark = place.owner.model_fields[place.name], slot_of(place.owner, place.name)
@@ -69,7 +70,7 @@ def describe_field(place: "Place") -> dict[str, Any]:
         "slot": mark.name if mark else None,
         "default": default,
         "traced": place.name in traced_fields(place.owner),
-        "about": field.description or "",
+        "about": field_docs(place.owner)[place.name],
         "example": f"{place.name}: {place.example}" if place.example else None,
         "fields": [describe_field(below) for below in list_fields(section)] if section else [],
     }

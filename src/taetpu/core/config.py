@@ -46,7 +46,6 @@ class Config(BaseModel):
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
-        use_attribute_docstrings=True,
         strict=True,
         arbitrary_types_allowed=True,
         allow_inf_nan=False,

@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails, PydanticUndefined
 
 from taetpu.core.config import Component, Config, config_class_of, has_entries, slot_of, traced_fields
 from taetpu.core.errors import ErrorList, KeyPath, UserError, check_known, suggest
+from taetpu.core.kind_docs import field_docs
 from taetpu.core.registry import kinds
 
 C = TypeVar("C", bound=Config)
@@ -240,8 +241,8 @@ def _explain(cls: type[Config], first: ErrorDetails, path: KeyPath) -> UserError
     """Convert an error from pydantic to a `UserError` with a path and a remedy."""
     where = tuple(part for part in first["loc"] if not str(part).startswith("function-"))
     if first["type"] == "missing":
-        given = cls.model_fields[str(where[0])]
-        hint = f" ({given.description.rstrip('.')})" if given.description else ""
+        about = field_docs(cls)[str(where[0])]
+        hint = f" ({about.rstrip('.')})" if about else ""
         return UserError(f"{where[0]!r} is missing{hint}", path=path, remedy=f"Add {where[0]}: ...")
     where = where[:1] if where and where[0] in cls.model_fields else ()
     message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
@@ -253,7 +254,7 @@ def _explain(cls: type[Config], first: ErrorDetails, path: KeyPath) -> UserError
             message = f"must be {word}a mapping of {', '.join(nested.model_fields)}"
     remedy = first.get("ctx", {}).get("remedy") or RIGHT_TYPES.get(first["type"].split("_")[0])
     if first["type"] == "too_short" and where:  # an empty list; the field's description is the remedy
-        message, remedy = "must have at least one entry", cls.model_fields[str(where[0])].description
+        message, remedy = "must have at least one entry", field_docs(cls)[str(where[0])]
     if remedy is None and first["type"] == "literal_error":  # the message lists all values
         values = re.findall(r"'([^']*)'", first.get("ctx", {}).get("expected", ""))
         remedy = next((f"Did you mean {near!r}?" for near in get_close_matches(str(first["input"]), values, n=1)), None)

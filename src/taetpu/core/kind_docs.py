@@ -7,9 +7,15 @@ The first sentences give the formula and a short citation. The last paragraph ma
     Excludes: what the kind cannot be combined with, and why.
 """
 
+import ast
 import inspect
 import re
 from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from textwrap import dedent
+
+from taetpu.core.config import Config
 
 LABELS = ("Source", "Reference", "Excludes")
 _LABELLED = re.compile(rf"^({'|'.join(LABELS)}): ", re.MULTILINE)
@@ -43,6 +49,36 @@ def kind_doc(cls: type) -> KindDoc:
     sections = {label.lower(): _one_line(value) for label, value in zip(pieces[::2], pieces[1::2], strict=True)}
     summary, *details = [_one_line(paragraph) for paragraph in body.split("\n\n") if paragraph.strip()] or [""]
     return KindDoc(summary, tuple(details), **sections)
+
+
+@cache
+def field_docs(cls: type[Config]) -> dict[str, str]:
+    """Return the text about each field of a config class: its description, or the docstring below it in the source.
+
+    Pydantic would read the source of every class when it is created, which takes a quarter of the start of a command.
+    """
+    texts: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        own = [name for name in vars(base).get("__annotations__", {}) if name in cls.model_fields]
+        if own and issubclass(base, Config):
+            below = _docstrings(base)
+            texts.update({name: below.get(name, "") for name in own})
+    return {name: field.description or texts.get(name, "") for name, field in cls.model_fields.items()}
+
+
+def _docstrings(cls: type) -> dict[str, str]:
+    """Return the docstrings below the annotated names of a class; empty if it has no source."""
+    try:
+        (tree,) = ast.parse(dedent(inspect.getsource(cls))).body
+    except (OSError, TypeError):  # such as that of a class which `task_function` makes
+        return {}
+    assert isinstance(tree, ast.ClassDef)
+    texts: dict[str, str] = {}
+    for pair in pairwise(tree.body):
+        match pair:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(about))):
+                texts[name] = inspect.cleandoc(about)
+    return texts
 
 
 def _one_line(text: str) -> str:
