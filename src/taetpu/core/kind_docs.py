@@ -59,10 +59,10 @@ def field_docs(cls: type[Config]) -> dict[str, str]:
     """
     texts: dict[str, str] = {}
     for base in reversed(cls.__mro__):
-        own = [name for name in vars(base).get("__annotations__", {}) if name in cls.model_fields]
-        if own and issubclass(base, Config):
+        named = [name for name in vars(base).get("__annotations__", {}) if name in cls.model_fields]
+        if named and issubclass(base, Config):
             below = _docstrings(base)
-            texts.update({name: below.get(name, "") for name in own})
+            texts.update({name: below.get(name, "") for name in named})
     return {name: field.description or texts.get(name, "") for name, field in cls.model_fields.items()}
 
 
