@@ -34,7 +34,7 @@ class Child:
         # In a new session, because Ctrl-C must reach only the parent. The parent then ends its children.
         self.process = subprocess.Popen(
             command, encoding="utf-8", errors="replace", start_new_session=True, env=environ,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.stderr,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.stderr, pipesize=2**20,
         )  # fmt: skip
 
     def ask(self, line: Any) -> dict[str, Any]:

@@ -9,8 +9,10 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import deepcopy
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +21,7 @@ from taetpu.core.atomic_files import explain_os_error, locked, write_file
 from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
 from taetpu.core.identity import computation_fields
-from taetpu.core.jax_setup import cache_folder
+from taetpu.core.jax_setup import cache_folder, cpu_cores
 from taetpu.data.corpora import Corpus
 from taetpu.data.digests import digest_file
 from taetpu.data.document_encoding import Block, Job, digest_words
@@ -114,7 +116,11 @@ def prepare_text(
     Raises:
         UserError: if the text cannot be read or encoded, or if the disk is full.
     """
-    contents = {name: [digest_file(path, progress) for _, path in corpus.files] for name, corpus in corpora.items()}
+    with ThreadPoolExecutor(cpu_cores()) as pool:
+        contents = {
+            name: [*pool.map(partial(digest_file, progress=progress), (path for _, path in corpus.files))]
+            for name, corpus in corpora.items()
+        }
     with _about_tokenizer():
         about = [VERSION, contents, _describe(tokenizer, study), str(settings)]
         if mixed and tokenizer.sample:

@@ -7,7 +7,6 @@ from typing import Any
 
 from taetpu.core.distributed import is_primary
 from taetpu.core.streams import escape_controls
-from taetpu.lens.conversion import Converter
 from taetpu.spec import loading
 from taetpu.spec.loading import Sets
 from taetpu.spec.resolved_study import Study
@@ -30,7 +29,14 @@ def load_study(file: Path | str | Mapping[str, Any], sets: Sets = ()) -> Study:
     Raises:
         UserError: As `spec.loading.load_study`.
     """
-    return loading.load_study(file, sets, Converter(_log))
+    return loading.load_study(file, sets, _convert)
+
+
+def _convert(name: str, revision: str | None) -> Path:
+    """Return the folder of the converted model; see `lens.conversion.Converter`."""
+    from taetpu.lens.conversion import Converter  # a tenth of the start of a command, and needed by few studies
+
+    return Converter(_log)(name, revision)
 
 
 def _log(line: str) -> None:
