@@ -63,7 +63,7 @@ def test_distance_from_the_lowest_possible_loss(results) -> None:
     (line,) = overview.describe_excess(results, data)
     means = {arm["name"]: arm["mean"] for arm in results["arms"]}
     for name, mean in means.items():
-        assert f"{name} {mean - 1.0:+.3f}" in line
+        assert f"{name} {mean - 1.0:+.4f}" in line
     assert line.index(min(means, key=means.__getitem__)) < line.index(max(means, key=means.__getitem__))
     assert overview.describe_excess(results, {**data, "bayes_loss": None}) == []
     assert overview.describe_excess(results, {**data, "bayes_loss": 0.0}) == []
