@@ -21,6 +21,7 @@ from taetpu.data.splitting import (
 
 EVALUATED = ("val", "test")
 SPLITTERS = {"order": split_in_order, "document": split_by_document, "hash": split_by_hash}
+DIVIDE_MORE = "Use more documents, e.g. with `per: line`, or, for windows, `split: order`."
 
 
 class Parts(NamedTuple):
@@ -109,7 +110,7 @@ def _divide(
         problem = f"all documents of {source!r} have the same text, so they cannot be split by document"
         if len(documents) == 1:
             problem = f"{source!r} has one document, which `split: document` does not divide"
-        raise UserError(problem, path=("split",), remedy="Use `split: order`, or a folder with different documents.")
+        raise UserError(problem, path=("split",), remedy=DIVIDE_MORE)
     parts = SPLITTERS[split](documents, shares["val"], shares["test"], separator)
     for name, share in shares.items():
         if split == "hash" and share and not parts[name]:
@@ -122,8 +123,7 @@ def none_assigned(name: str, documents: int, source: str) -> UserError:
     problem = f"`split: hash` assigns none of the {documents:,} documents of {source!r} to {name}"
     if documents == 1:
         problem = f"{source!r} has one document, which `split: hash` does not divide, so {name} is empty"
-    remedy = "Use `split: order`, more documents, or `per: line`."
-    return UserError(problem, path=("split",), remedy=remedy)
+    return UserError(problem, path=("split",), remedy=DIVIDE_MORE)
 
 
 def _all_evaluated(source: str) -> UserError:
