@@ -211,10 +211,10 @@ class Plateau(Patient, ScheduleConfig):
     """Multiplies the learning rate by `factor` after `patience` observations in a row without a lower validation loss.
 
     Before that, the learning rate is constant after warm-up. After each multiplication, observations are counted anew.
-    The primary metric must be one of the test split.
+    The primary metric must be one of the test split. PyTorch's ReduceLROnPlateau with a patience that is lower by 1 has
+    the same rates.
 
     Source: the rule of the Keras library, which has no publication.
-    Reference: torch.optim.lr_scheduler.ReduceLROnPlateau (with a patience that is lower by 1).
     """
 
     example: ClassVar = {"every": 2, "windows": 8, "patience": 2}

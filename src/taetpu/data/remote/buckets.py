@@ -251,7 +251,7 @@ def _gcloud(*words: str, limit: float | None = 120.0, out: BinaryIO | None = Non
     if program is None:
         problem = "reading gs:// requires gcloud, which is not installed"
         raise UserError(problem, remedy="Install it: https://cloud.google.com/sdk/docs/install")
-    shown = " ".join(["gcloud", "storage", *words])
+    shown = " ".join(("gcloud", "storage", *words))
     try:
         done = subprocess.run(
             [program, "storage", *words], env={**os.environ, **PROPERTIES}, stdin=subprocess.DEVNULL,
