@@ -43,7 +43,6 @@ class Best(Selector, EvaluatedConfig):
     The primary metric must be one of the test split. During training, the best parameters so far are evaluated.
 
     Source: Prechelt 1998, "Early Stopping - But When?", in Neural Networks: Tricks of the Trade.
-    Reference: keras.callbacks.ModelCheckpoint (save_best_only).
     """
 
     example: ClassVar = {"every": 4, "windows": 8}
@@ -80,7 +79,6 @@ class AverageLast(Observer, EvaluatedConfig):
 
     Source: Kaddour 2022, "Stop Wasting My Time! Saving Days of ImageNet and BERT Training with Latest Weight
     Averaging", arXiv 2209.14981.
-    Reference: torch.optim.swa_utils.AveragedModel, over the last `count` models.
     """
 
     example: ClassVar = {"count": 2, "every": 4}

@@ -32,7 +32,6 @@ class Patience(Patient, StopConfig):
     `train.evaluate`. A run that stopped is not updated any more, while the other runs of its pack are trained.
 
     Source: Prechelt 1998, "Early Stopping - But When?", in Neural Networks: Tricks of the Trade, criterion UP.
-    Reference: keras.callbacks.EarlyStopping.
     """
 
     example: ClassVar = {"every": 2, "windows": 8, "patience": 2, "train.schedule": "constant"}

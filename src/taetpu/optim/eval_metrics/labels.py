@@ -82,7 +82,6 @@ class WeightedF1(ClassMetric):
     """Mean F1 score of the classes, each weighted by its number of targets.
 
     Source: Manning, Raghavan and Schütze 2008, "Introduction to Information Retrieval", section 13.6.
-    Reference: sklearn.metrics.f1_score.
     """
 
     def of_counts(self, hits: Counts, predicted: Counts, targets: Counts) -> float:
@@ -95,7 +94,6 @@ class MicroF1(ClassMetric):
     """F1 score of all classes together, which is the accuracy if each target has one class.
 
     Source: Manning, Raghavan and Schütze 2008, "Introduction to Information Retrieval", section 13.6.
-    Reference: sklearn.metrics.f1_score.
     """
 
     def of_counts(self, hits: Counts, predicted: Counts, targets: Counts) -> float:
@@ -108,7 +106,6 @@ class BalancedAccuracy(ClassMetric):
     """Mean share of correct predictions of the classes that occur as targets. Brodersen et al. 2010.
 
     Source: Brodersen et al. 2010, "The Balanced Accuracy and Its Posterior Distribution", ICPR 2010.
-    Reference: sklearn.metrics.balanced_accuracy_score.
     """
 
     def of_counts(self, hits: Counts, predicted: Counts, targets: Counts) -> float:
@@ -122,7 +119,6 @@ class Matthews(ClassMetric):
     """Correlation of predicted and true classes; 0 if all predictions or all targets are one class. Gorodkin 2004.
 
     Source: Gorodkin 2004, "Comparing Two K-category Assignments by a K-category Correlation Coefficient".
-    Reference: sklearn.metrics.matthews_corrcoef.
     """
 
     bounds = (-1.0, 1.0)
@@ -139,7 +135,6 @@ class Pearson(EvalMetric):
     """Correlation of the first output and the real target; 0 if one of them is constant.
 
     Source: Pearson 1895, "Notes on Regression and Inheritance in the Case of Two Parents".
-    Reference: scipy.stats.pearsonr.
     """
 
     better, bounds, reads_logits, of_numbers = "max", (-1.0, 1.0), True, True
@@ -169,7 +164,6 @@ class Spearman(EvalMetric):
     Output and target of each sequence are stored with the run.
 
     Source: Spearman 1904, "The Proof and Measurement of Association between Two Things".
-    Reference: scipy.stats.spearmanr.
     """
 
     better, bounds, reads_logits, of_numbers, keeps_sequences = "max", (-1.0, 1.0), True, True, True
