@@ -15,7 +15,9 @@ from taetpu.lens.opened import OpenedModel
 from taetpu.lens.opening import open_run
 from taetpu.store.documents import to_yaml
 
-MODEL: dict[str, Any] = {"dim": 8, "num_layers": 1, "mixer": {"kind": "attention", "num_heads": 2}}
+MODEL: dict[str, Any] = {
+    "dim": 8, "num_layers": 1, "mixer": {"kind": "attention", "num_heads": 2}, "embedding": "untied"
+}  # fmt: skip
 TRAIN = {"steps": 20, "batch_size": 4, "eval_every": 10, "checkpoint": 10, "log_every": 10, "sample": "none"}
 
 
