@@ -170,11 +170,11 @@ def list_local(sources: Sources | None, folder: Path, field: str) -> list[Path]:
     """
     paths = [name for name in names_of(sources) if not is_remote(name)]
     try:
-        places = [folder / Path(name).expanduser() for name in paths]
         files = [file for name in paths for _, file in find_paths(name, folder)]
-        listed = [file for place in places for file in place.glob("*/*") if saved_splits(place)]
-        lists = [place / SAVED for place in places if saved_splits(place)]
-        return [*dict.fromkeys([*files, *sorted(listed), *lists])]
+        for place in (folder / Path(name).expanduser() for name in paths):
+            if saved_splits(place):
+                files += [*sorted(place.glob("*/*")), place / SAVED]
+        return [*dict.fromkeys(files)]
     except UserError as error:
         raise error.within(field) from None
 

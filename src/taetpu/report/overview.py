@@ -158,7 +158,7 @@ def describe_excess(results: Results, data: Mapping[str, Any]) -> list[str]:
     excess = {arm["name"]: arm["mean"] - lowest for arm in results["arms"] if arm["mean"] is not None} if lowest else {}
     if not excess:
         return []
-    places = max(summary.mean_places(results), 0)
+    places = summary.mean_places(results)
     excess = sorted(excess.items(), key=lambda item: item[1])
     arms = ", ".join(f"{name} {formatting.number(value, places, sign=True)}" for name, value in excess)
     return [

@@ -14,6 +14,7 @@ from taetpu.core.errors import UserError, locate_errors
 from taetpu.core.model_interface import Interface
 from taetpu.data.base import Batch, BatchSpec, Task
 from taetpu.data.corpora import Corpus, Sources, has_split, list_local, names_of, open_corpus, origins
+from taetpu.data.document_encoding import split_rows
 from taetpu.data.document_files import Layout
 from taetpu.data.example_source import ExampleSource
 from taetpu.data.labelled.rows import Example, divide, read_examples
@@ -254,8 +255,7 @@ class LabelledTask(Task):
     def tokens_of(self, texts: Sequence[str], tokenizer: Tokenizer) -> list[np.ndarray]:
         """Return the tokens of texts, without special tokens."""
         with locate_errors("tokenizer"):
-            tokens, lengths = tokenizer.encode_all(texts)
-        return np.split(tokens, np.cumsum(lengths)[:-1]) if len(lengths) else []
+            return split_rows(*tokenizer.encode_all(texts))
 
     def text_facts(
         self, rows: Examples, tokenizer: Tokenizer, made: Mapping[str, Sequences], longest: Mapping[str, int],

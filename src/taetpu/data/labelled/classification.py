@@ -1,5 +1,6 @@
 """Tasks with one target for each row: a class or a number of a text, or of two."""
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -61,9 +62,9 @@ class PooledTask(LabelledTask):
         texts = tuple(read_text(row[getattr(self, name)], name, place) for name in self.named[:-1])
         return texts, self.read_label(row[self.label], place), texts[0]
 
+    @abstractmethod
     def read_label(self, value: Any, place: str) -> Any:
         """Return the label of a row, or raise `UserError` if it is invalid."""
-        raise NotImplementedError
 
 
 @register("task", "classification")
