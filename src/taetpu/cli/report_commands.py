@@ -108,7 +108,7 @@ def check(
 ) -> None:
     """Check claims about a study. Exits with 3 unless all claims hold.
 
-    The file contains `study: quickstart` and `claims: [nope is worse by at least 0.02, layernorm is equivalent]`.
+    The file contains `study: quickstart` and `claims: [nope is worse by at least 0.02, baseline is below 1.9]`.
 
     Example: taetpu check claims.yaml
     """

@@ -12,7 +12,7 @@ from taetpu.core.keys import Key, named
 from taetpu.data.tokenizers import Tokenizer
 
 SPACES, BYTE_SPACES = frozenset(" \t\n\r\u2581"), frozenset("\u0120\u010a\u0109\u010d")
-"""White space in vocabularies: as it is or as SentencePiece writes it, and as byte-level BPE writes it."""
+"""White space in vocabularies: unchanged or as in SentencePiece, and as in byte-level BPE."""
 BYTES = frozenset({"<0x09>", "<0x0A>", "<0x0D>"})
 """White space that SentencePiece writes as bytes."""
 Flags = Bool[Array, "batch seq"]

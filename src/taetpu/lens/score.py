@@ -52,7 +52,7 @@ class Scores:
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each score: its value, its standard error over items, and the number of items.
 
-        The error is that of a mean over independent items. Scores that are no means have none.
+        The error is the standard error of a mean over independent items; None for scores that are not means.
         """
         count = len(self.items)
         return [
@@ -110,7 +110,7 @@ def score(opened: OpenedModel, file: Path | str, kind: str | None = None, **sett
         raise UserError("this model has no tokenizer, so it cannot read texts", remedy="Use a model of texts.")
     path = Path(file).expanduser()
     if not path.is_file():
-        raise UserError(f"there is no file {path}", path=("file",), remedy="Use the path of a file of items.")
+        raise UserError(f"no file {path}", path=("file",), remedy="Use the path of a file of items.")
     read = read_items(path, kind, settings.get("by"))
     kind = kind or FORMATS[read.format].kind
     component: Any = build_component("eval_metric", {"kind": kind, "file": str(path), **settings})
