@@ -76,7 +76,8 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     monkeypatch.setattr(doctor, "read", lambda line: [])
     monkeypatch.setattr(container_image, "read", lambda line: [])
     monkeypatch.setattr(bucket, "read", lambda line: [])
-    monkeypatch.setattr(lifecycle, "read", lambda line: {"projectNumber": "123"} if "describe" in line.words else [])
+    for module in (lifecycle, deletion_rights):
+        monkeypatch.setattr(module, "read", lambda line: {"projectNumber": "123"} if "describe" in line.words else [])
     monkeypatch.setattr(gcloud, "read", lambda line: None)
     return made
 

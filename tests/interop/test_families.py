@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -77,7 +78,7 @@ def test_the_types_of_tokens_are_those_of_bert():
     types = np.arange(TOKENS.size).reshape(TOKENS.shape) % 3
     with torch.no_grad():
         expected = hf(torch.tensor(TOKENS, dtype=torch.long), token_type_ids=torch.tensor(types)).logits.numpy()
-    np.testing.assert_allclose(model(TOKENS, types=types), expected, atol=BOUND)
+    np.testing.assert_allclose(model(jnp.asarray(TOKENS), types=jnp.asarray(types)), expected, atol=BOUND)
     assert np.abs(expected - their_logits(hf)).max() > 0.1
 
 

@@ -175,6 +175,7 @@ def test_missing_biases_are_exported_as_zeros():
 
 
 EXPORTS = {"gpt2": "gpt2", "llama3": "llama", "qwen3": "qwen3", "gemma3": "gemma3_text", "olmo2": "olmo2"}
+EXPORTS |= {"bert": "bert", "roberta": "bert", "modernbert": "modernbert"}  # roberta names the layers as bert does
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from taetpu.report.inputs import Inputs, read_inputs
 from taetpu.report.section_types import Table
 from taetpu.report.sections import build_sections
 from taetpu.report.terminal_text import table_text
-from taetpu.report.text_formats import latex_table, markdown
+from taetpu.report.text_formats import format_figure, latex_table, markdown
 from taetpu.stats import formatting
 from taetpu.stats.analyse import analyse
 
@@ -86,4 +86,4 @@ def test_effects_have_the_decimals_of_the_means_and_only_zero_is_shown_as_0(draw
             assert all(row.effect in text for row in rows if row.effect != "-")
         text = table_text(results)
         assert all(row.effect in text or formatting.scientific(row.effect) in text for row in rows)
-        assert all(f"${row.effect}$" in latex_table(results) for row in rows if row.effect != "-")
+        assert all(format_figure(row.effect) in latex_table(results) for row in rows)

@@ -134,8 +134,12 @@ def finish(process):
     return process.returncode, errors
 
 
-def wait_for_checkpoint(file, root, process):
-    while not any((file.parent / root).glob("s/packs/*/*/complete")):
+def checkpoints(file, root):
+    return set((file.parent / root).glob("s/packs/*/*/complete"))
+
+
+def wait_for_checkpoint(file, root, process, earlier=frozenset()):
+    while not checkpoints(file, root) - earlier:
         assert process.poll() is None
         time.sleep(0.01)
 
@@ -154,8 +158,9 @@ def test_corpus_that_changes_under_a_run(tokens):
     code, errors = finish(command(tokens, "cut"))  # the shorter file has other tokens
     assert (code, "corpus/a.bin" in errors, "Traceback" in errors) == (2, True, False)
     path.write_bytes(content)
+    earlier = checkpoints(tokens, "cut")
     process = command(tokens, "cut")
-    time.sleep(0.5)
+    wait_for_checkpoint(tokens, "cut", process, earlier)
     process.send_signal(signal.SIGTERM)
     code, errors = finish(process)
     assert (code, "Traceback" in errors) == (130, False)
