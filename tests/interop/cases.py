@@ -50,6 +50,8 @@ MODERN = {
     "max_position_embeddings": SEQ, "norm_eps": 1e-2, "local_attention": 6, **UNKNOWN,
 }  # fmt: skip
 THREE = {"id2label": {0: "a", 1: "b", 2: "c"}}
+PADDED = {**LLAMA, **THREE, "vocab_size": VOCAB + 1, "pad_token_id": VOCAB}
+"""A classifier that finds the last token by the token of padding, which no text has."""
 
 
 def rope(base: float = 50.0, **scaling: object) -> dict:
@@ -168,6 +170,14 @@ CASES = {
             "sliding_attention", *["full_attention"] * 3, "sliding_attention"]}),
     "modernbert-classes": ("ModernBertForSequenceClassification", {
         **MODERN, **THREE, "layer_types": ["full_attention"] * 5}),
+    "gpt2-classes": ("GPT2ForSequenceClassification", {
+        "vocab_size": VOCAB + 1, "n_embd": 16, "n_layer": LAYERS, "n_head": 2, "n_positions": SEQ, **UNKNOWN, **THREE,
+        "pad_token_id": VOCAB}),
+    "llama-classes": ("LlamaForSequenceClassification", {**PADDED, **rope()}),
+    "mistral-classes": ("MistralForSequenceClassification", {**PADDED, "sliding_window": 4}),
+    "qwen2-classes": ("Qwen2ForSequenceClassification", PADDED),
+    "qwen3-classes": ("Qwen3ForSequenceClassification", PADDED),
+    "gemma-classes": ("GemmaForSequenceClassification", PADDED),
 }  # fmt: skip
 """The name of the class and its settings. Each family has a case with all options that matter."""
 MAIN = (
@@ -204,7 +214,9 @@ MAIN = (
     "modernbert",
 )
 CLASSES = ("bert-classes", "roberta-classes", "modernbert-classes")
-LANGUAGE = tuple(case for case in CASES if case not in CLASSES)
+LAST_CLASSES = tuple(case for case in CASES if case.endswith("-classes") and case not in CLASSES)
+"""Classifiers of sequences that read the first position, and those that read the last one."""
+LANGUAGE = tuple(case for case in CASES if case not in (*CLASSES, *LAST_CLASSES))
 ENCODERS = ("bert", "roberta", "modernbert", "modernbert-biases", *CLASSES)
 """Cases with attention to later tokens. The last are classifiers of sequences."""  # fmt: skip
 

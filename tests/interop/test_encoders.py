@@ -1,5 +1,9 @@
 """Encoders: what is refused, which files are read, and as which architecture a model is written."""
 
+import json
+from dataclasses import replace
+
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -10,7 +14,9 @@ from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
 from taetpu.core.keys import root_key
 from taetpu.core.model_interface import Interface
-from taetpu.interop.exporting import to_huggingface
+from taetpu.data.labelled.sequences import with_frame
+from taetpu.data.tokenizers import CharConfig
+from taetpu.interop.exporting import save_folder, to_huggingface
 from taetpu.interop.huggingface import from_huggingface, import_folder, import_model
 from taetpu.nn.lm import ModelConfig, build_model
 from taetpu.spec.preset_study import preset_model
@@ -83,16 +89,47 @@ def test_a_file_of_pre_training_has_the_masked_language_model(tmp_path):
 
 def test_classes_are_outputs():
     made = import_model(*files_of("bert-classes"))
-    assert made.interface == Interface(VOCAB, outputs=3)
+    assert made.interface == Interface(VOCAB, outputs=3, pooling="first")
     settings, _ = to_huggingface(made.config, made.model, interface=made.interface)
     assert len(settings["id2label"]) == 3
-    named = Interface(VOCAB, outputs=3, labels=("bad", "good", "other"))
+    named = replace(made.interface, labels=("bad", "good", "other"))
     settings, _ = to_huggingface(made.config, made.model, interface=named)
     assert settings["id2label"] == {"0": "bad", "1": "good", "2": "other"}
     with pytest.raises(UserError) as caught:
-        to_huggingface(made.config, made.model, family="llama")
-    assert "'llama'" in caught.value.problem
+        to_huggingface(made.config, made.model, family="bloom")
+    assert "'bloom'" in caught.value.problem
     assert "bert" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("case", "pooling", "place", "remedy"),
+    [
+        ("bert-classes", "last", ("task", "pooling"), "first"),
+        ("modernbert-classes", "mean", ("task", "pooling"), "first"),
+        ("llama-classes", "first", ("task", "pooling"), "last"),
+        ("llama-classes", "mean", ("task", "pooling"), "last"),
+        ("bert-classes", "", ("task",), "classification"),
+    ],
+)
+def test_a_classifier_that_reads_another_position_is_refused(case, pooling, place, remedy):
+    """The classes in transformers read the first position, or the last one."""
+    made = import_model(*files_of(case))
+    with pytest.raises(UserError) as caught:
+        to_huggingface(made.config, made.model, interface=replace(made.interface, pooling=pooling))
+    assert caught.value.path == place
+    assert remedy in caught.value.remedy
+    assert (pooling or "3 outputs") in caught.value.problem
+
+
+@pytest.mark.parametrize(("padding", "written"), [(1, None), (0, 0)])
+def test_the_token_of_padding_that_ends_texts_is_not_written(padding, written, tmp_path):
+    """transformers would read the outputs of the token before it."""
+    made = import_model(*files_of("llama-classes"))
+    tokenizer = CharConfig().train("abcdefghij")
+    tokenizer = with_frame(tokenizer, None, tokenizer.token(1), add=False)
+    options = {"interface": made.interface, "tokenizer": tokenizer, "special_tokens": {"pad_token_id": padding}}
+    save_folder(tmp_path / "out", made.config, made.model, **options)
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["pad_token_id"] == written
 
 
 @pytest.mark.parametrize(("padding", "expected"), [(None, "bert"), (0, "bert"), (1, "roberta")])
@@ -158,5 +195,6 @@ def test_a_model_has_vectors_of_its_types_or_of_those_of_the_task(types, rows):
     config = load_config(ModelConfig, settings).resolve()
     model = build_model(config, Interface(VOCAB, types=3), SEQ, key=root_key(0))
     assert (None if model.types is None else len(model.types)) == rows
-    same, other = (np.asarray(model(TOKENS, types=np.full_like(TOKENS, n))) for n in (0, 2))
+    tokens = jnp.asarray(TOKENS)
+    same, other = (np.asarray(model(tokens, types=jnp.full_like(tokens, n))) for n in (0, 2))
     assert np.array_equal(same, other) == (rows != 3)

@@ -13,6 +13,7 @@ from tests.interop.cases import (
     CLASSES,
     ENCODERS,
     LANGUAGE,
+    LAST_CLASSES,
     MAIN,
     PADDING,
     SEQ,
@@ -72,6 +73,15 @@ def test_encoders_have_the_same_logits_with_right_padding(case):
     assert np.abs(expected).max() > 0.1
 
 
+@pytest.mark.parametrize("case", by_default(LAST_CLASSES, "gpt2-classes", "llama-classes"))
+def test_classes_of_the_last_token_are_those_of_transformers(case):
+    hf, model = theirs(case), imported(case)[1]
+    tokens = np.where(RIGHT, hf.config.pad_token_id, TOKENS)
+    found, expected = forward(model, tokens, RIGHT), their_logits(hf, tokens, RIGHT)
+    np.testing.assert_allclose(found[[0, 1], (~RIGHT).sum(-1) - 1], expected, atol=BOUND)
+    assert np.abs(expected).max() > 0.1
+
+
 @pytest.mark.slow
 def test_the_types_of_tokens_are_those_of_bert():
     hf, model = theirs("bert"), imported("bert")[1]
@@ -82,7 +92,9 @@ def test_the_types_of_tokens_are_those_of_bert():
     assert np.abs(expected - their_logits(hf)).max() > 0.1
 
 
-@pytest.mark.parametrize("case", by_default(CASES, "gpt2", "neox", "gemma3", "bert", "roberta-classes"))
+@pytest.mark.parametrize(
+    "case", by_default(CASES, "gpt2", "neox", "gemma3", "bert", "roberta-classes", "llama-classes")
+)
 def test_import_export_import_gives_equal_tensors(case):
     hf = theirs(case)
     before = arrays(hf)
@@ -118,7 +130,7 @@ def test_transformers_reads_an_exported_folder(case, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", by_default([case for case in CASES if case not in ENCODERS], "gemma3"))
+@pytest.mark.parametrize("case", by_default([case for case in LANGUAGE if case not in ENCODERS], "gemma3"))
 def test_cached_decoding_with_left_padding(case):
     """A prompt of 8 tokens is read at once, and the other tokens one by one."""
     hf, model = theirs(case), imported(case)[1]

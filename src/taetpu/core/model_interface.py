@@ -14,6 +14,8 @@ class Interface:
         labels: the names of the outputs, such as classes; empty if they have none.
         types: the number of types of tokens, such as those of the first and of the second text of a pair. With more
             than one, each type has a vector that is added to its embeddings.
+        pooling: the outputs of a sequence: those of its `first` or `last` position, or the `mean`; empty if each
+            position has a result.
     """
 
     vocab_size: int = 0
@@ -21,6 +23,7 @@ class Interface:
     features: int = 0
     types: int = 1
     labels: tuple[str, ...] = ()
+    pooling: str = ""
 
     @classmethod
     def of(cls, sizes: "Interface | int") -> "Interface":

@@ -15,6 +15,7 @@ from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError, suggest
 from taetpu.core.model_interface import Interface
 from taetpu.core.output_files import check_new_folder
+from taetpu.data.labelled.sequences import frame_of
 from taetpu.data.tokenizers import Tokenizer
 from taetpu.interop.blank import blank_model
 from taetpu.interop.comparison import Comparable, Difference
@@ -60,11 +61,12 @@ def to_huggingface(
         seq_len: The maximum sequence length. With learned positions, the size of their table is used.
         family: The `model_type` of the architecture; by default, the first one that supports the model.
         special_tokens: The settings in `SPECIAL_TOKENS`; null by default.
-        interface: The sizes of inputs and outputs; by default, those of a model of tokens with these parameters.
+        interface: The sizes of inputs and outputs; by default, those of a model of tokens with these parameters, whose
+            classes are those of the position that the architecture reads.
 
     Raises:
         UserError: If no architecture supports all settings. The error is about the architecture with the fewest
-            unsupported settings. Or if the model has active edits.
+            unsupported settings. Or if the model has active edits, or outputs at each position that are not tokens.
     """
     check_unedited(model)
     resolved = config.resolve() if isinstance(config, ModelConfig) else config
@@ -76,6 +78,10 @@ def to_huggingface(
     if at.features:
         problem = f"Hugging Face's formats have no place for {at.features} real inputs"
         raise UserError(problem, remedy="Export a model of tokens.")
+    if interface is not None and at.outputs and not at.pooling:
+        problem = f"the model has {at.outputs} outputs at each position, and the exported classes have one result"
+        remedy = "Export a model of tokens, or of a task whose rows have one label each, such as classification."
+        raise UserError(problem, path=("task",), remedy=remedy)
     if "types" in shapes:
         resolved = resolved.model_copy(update={"types": shapes["types"][0]})
     special = {**dict.fromkeys(SPECIAL_TOKENS), **(special_tokens or {})}
@@ -173,6 +179,8 @@ def _candidate(name: str, given: _Given) -> _Candidate:
         for name in SPECIAL_TOKENS
         if name in family.fixed and given.special_tokens[name] != family.fixed[name]
     ]
+    if (pooling := given.interface.pooling) not in ("", family.pooling):
+        differences.append(Difference("task.pooling", 0, pooling, family.pooling))
     unsupported = [difference for difference in differences if not difference.adds_bias]
     return _Candidate(family, settings, again, unsupported, len(differences) - len(unsupported))
 
@@ -222,7 +230,11 @@ def save_folder(
     """
     folder = Path(path)
     check_new_folder(folder)
+    special = dict(special_tokens or {})
+    last = interface is not None and interface.pooling == "last"
+    if last and tokenizer is not None and special.get("pad_token_id") in frame_of(tokenizer, 1).special[-1].tolist():
+        special["pad_token_id"] = None  # transformers would read the outputs of the token before it
     settings, tensors = to_huggingface(
-        config, model, seq_len=seq_len, family=family, special_tokens=special_tokens, interface=interface
+        config, model, seq_len=seq_len, family=family, special_tokens=special, interface=interface
     )
     write_model(folder, settings, tensors, tokenizer)

@@ -22,7 +22,6 @@ from taetpu.core.model_interface import Interface
 from taetpu.data.tokenizers import Tokenizer
 from taetpu.interop.blank import blank_model
 from taetpu.interop.families import (
-    CLASSIFIERS,
     Family,
     Settings,
     TextModel,
@@ -71,7 +70,7 @@ class ImportedModel:
     @property
     def interface(self) -> Interface:
         """The sizes of inputs and outputs."""
-        return Interface(self.vocab_size, outputs=self.outputs)
+        return Interface(self.vocab_size, outputs=self.outputs, pooling=self.family.pooling)
 
 
 def from_huggingface(config: Settings, tensors: Tensors) -> tuple[ModelConfig, LM]:
@@ -131,7 +130,7 @@ def _blank_import(config: Settings) -> tuple[TextModel, ImportedModel]:
     text = find_text_model(config)
     ours, settings = _read_settings(text)
     vocab_size, seq_len = settings["vocab_size"], text.family.length(settings)
-    outputs = count_classes(text.settings) if text.family in CLASSIFIERS.values() else None
+    outputs = count_classes(text.settings) if text.family.pooling else None
     with _in_our_config():
         model = blank_model(ours.resolve(), Interface(vocab_size, outputs=outputs), seq_len)
     special = SpecialTokens(**{name: settings[name] for name in SPECIAL_TOKENS}).numbers()

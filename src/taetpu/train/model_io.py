@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -134,8 +134,8 @@ def from_files(files: Mapping[str, bytes], where: str = "") -> SavedModel:
 
 
 def _interface_record(interface: Interface) -> dict[str, Any]:
-    """Return the stored form of an interface, with the labels if outputs have names."""
-    return {name: value for name, value in asdict(interface).items() if name != "labels" or value}
+    """Return the stored form of an interface, without labels and pooling if it has none."""
+    return {name: value for name, value in asdict(interface).items() if name not in ("labels", "pooling") or value}
 
 
 class InterfaceRecord(Config):
@@ -146,6 +146,7 @@ class InterfaceRecord(Config):
     features: Annotated[int, Field(ge=0, le=MAX_SIZE)] = 0
     types: Annotated[int, Field(ge=1, le=MAX_SIZE)] = 1
     labels: tuple[str, ...] = ()
+    pooling: Literal["", "first", "last", "mean"] = ""
 
     def build(self) -> Interface:
         """Return the interface."""

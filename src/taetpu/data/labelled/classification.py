@@ -108,7 +108,7 @@ class ClassificationTask(PooledTask):
             )
             for name, part in sequences.items()
         }  # fmt: skip
-        interface = Interface(tokenizer.vocab_size, len(classes), types=self.num_types, labels=classes)
+        interface = Interface(tokenizer.vocab_size, len(classes), 0, self.num_types, classes, self.pooling)
         return LabelledSource(parts, {**facts, **about}, interface, tokenizer, rows, f"classes {' '.join(classes)}")
 
 
@@ -155,5 +155,5 @@ class RegressionTask(PooledTask):
             "bayes_loss": None,
             **about,
         }
-        interface = Interface(tokenizer.vocab_size, 1, types=self.num_types)
+        interface = Interface(tokenizer.vocab_size, 1, types=self.num_types, pooling=self.pooling)
         return LabelledSource(parts, facts, interface, tokenizer, rows, "number")

@@ -98,7 +98,7 @@ class PairsTask(LabelledTask):
             "bayes_loss": None,
             **about,
         }
-        interface = Interface(tokenizer.vocab_size, self.size, types=self.types or 1)
+        interface = Interface(tokenizer.vocab_size, self.size, types=self.types or 1, pooling=self.pooling)
         source = LabelledSource(parts, facts, interface, tokenizer, rows, "pairs")
         among = f"{source.evaluated} among {self.candidates}"
         source.evaluated = hashlib.sha256(among.encode()).hexdigest()

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from taetpu.core.errors import UserError, suggest
-from taetpu.interop.families.base import Family, Settings, SpecialTokens
+from taetpu.interop.families.base import Family, Settings, SpecialTokens, last_token_classifier
 from taetpu.interop.families.bert import BERT, BERT_CLASSIFIER, ROBERTA, ROBERTA_CLASSIFIER
 from taetpu.interop.families.bloom import BLOOM, FALCON
 from taetpu.interop.families.gemma import GEMMA, GEMMA2, GEMMA3, MULTIMODAL, VISION
@@ -38,8 +38,10 @@ OTHERS = (
 )
 FAMILIES: Mapping[str, Family] = {family.model_type: family for family in (*COMMON, *OTHERS)}
 """The architectures by `model_type`. An export uses the first one that admits a model."""
+ENCODERS = (BERT_CLASSIFIER, ROBERTA_CLASSIFIER, MODERNBERT_CLASSIFIER)
 CLASSIFIERS: Mapping[str, Family] = {
-    family.model_type: family for family in (BERT_CLASSIFIER, ROBERTA_CLASSIFIER, MODERNBERT_CLASSIFIER)
+    family.model_type: family
+    for family in (*map(last_token_classifier, (GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA)), *ENCODERS)
 }
 """The architectures whose outputs are classes of sequences, by `model_type`."""
 
@@ -85,6 +87,8 @@ def _of_class(family: Family, config: Settings) -> Family:
     if classifier is None or not isinstance(name, str) or name in (family.architecture, *SAME_TENSORS):
         return family
     if name != classifier.architecture:
+        if classifier not in ENCODERS:
+            return family
         problem = f"models of the class {name!r} are not supported"
         remedy = f"Use a {family.architecture} or a {classifier.architecture}."
         raise UserError(problem, path=("architectures",), remedy=remedy)

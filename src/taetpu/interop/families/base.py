@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any
 
@@ -12,7 +12,7 @@ from pydantic import Field, field_validator
 from taetpu.core.config import Config
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError, suggest
-from taetpu.interop.layouts import Rule
+from taetpu.interop.layouts import LINEAR, Rule
 
 Settings = Mapping[str, Any]
 Count = Annotated[int, Field(ge=1, le=2**24)]
@@ -97,6 +97,7 @@ class Family:
         spare_positions: The number of rows of the table of positions that no token has.
         spell: A function that returns the name of a tensor in a model with some settings, from its name in `rules`.
         std: The setting with the standard deviation of initial weights.
+        pooling: The position of which a classifier reads the outputs: `first` or `last`; empty for language models.
     """
 
     model_type: str
@@ -119,6 +120,7 @@ class Family:
     spare_positions: int = 0
     spell: Callable[[Settings, str], str] = lambda settings, name: name
     std: str = "initializer_range"
+    pooling: str = ""
 
     def rename(self, name: str) -> str:
         """Return the name of a tensor as in `rules`.
@@ -249,6 +251,26 @@ def translate_choice(settings: Settings, name: str, known: Mapping[str, str]) ->
 def choose_name(known: Mapping[str, str], ours: Any) -> str:
     """Return the first Hugging Face value with taetpu's name `ours`; the first value if there is none."""
     return next((theirs for theirs, kind in known.items() if kind == ours), next(iter(known)))
+
+
+def last_token_classifier(family: Family) -> Family:
+    """Return the architecture with a matrix of classes, without bias, in place of the head of a language model.
+
+    In transformers, the last token that is not padding is scored.
+
+    Source: GenericForSequenceClassification in modeling_layers.py, and modeling_gpt2.py in transformers.
+    """
+    start, head = re.split("LMHeadModel|ForCausalLM", family.architecture)[0], "score.weight"
+    rules = (rule for rule in family.rules if rule.theirs != family.head)
+    return replace(
+        family,
+        architecture=f"{start}ForSequenceClassification",
+        about=f"classifiers of {family.about}",
+        rules=(*rules, Rule(head, "embedding.unembed", LINEAR)),
+        read=lambda config: family.read({**config, "tie_word_embeddings": False}),
+        head=head,
+        pooling="last",
+    )
 
 
 MLPS = {

@@ -156,6 +156,7 @@ BERT_CLASSIFIER = replace(
     ignored=r"(^|\.)embeddings\.position_ids$",
     head="classifier.weight",
     copies={},
+    pooling="first",
 )
 
 
@@ -210,4 +211,5 @@ ROBERTA_CLASSIFIER = replace(
     read=read_classifier,
     head="classifier.out_proj.weight",
     copies={},
+    pooling="first",
 )

@@ -186,4 +186,5 @@ MODERNBERT_CLASSIFIER = replace(
     read=read_classifier,
     fixed={**MODERNBERT.fixed, "classifier_pooling": "cls"},
     head="classifier.weight",
+    pooling="first",
 )
