@@ -106,7 +106,9 @@ def test_padding_changes_no_gradient_and_chunks_change_no_loss(kind, folder):
 
 
 def test_the_loss_of_pairs_is_the_cross_entropy_of_partners(folder):
-    config = configured("pairs", train={"objective": {"kind": "contrastive", "temperature": 0.2}})
+    """The objective names the temperature of training, and the task that of evaluation."""
+    config = configured("pairs", temperature=0.4, train={"objective": {"kind": "contrastive", "temperature": 0.2}})
+    plain = configured("pairs", temperature=0.4)
     _, model, batch = built(config, folder)
     embeddings = []
     for tokens, lengths in ((batch.tokens, batch.lengths), (batch.second, batch.second_lengths)):
@@ -117,7 +119,9 @@ def test_the_loss_of_pairs_is_the_cross_entropy_of_partners(folder):
     cosines = embeddings[0] @ embeddings[1].T
     for temperature, objective in (
         (0.2, config.train.objective.for_task(config.task)),
-        (0.05, default_objective(config.task)),
+        (0.4, default_objective(config.task)),
+        (0.4, plain.train.objective.for_task(plain.task)),
+        (0.05, default_objective(configured("pairs").task)),
     ):
         logits, values = jax.tree.map(np.asarray, losses_of(objective, model, batch))
         expected = -np.diag(log_softmax(cosines / temperature, axis=-1))

@@ -331,7 +331,7 @@ class Contrastive(PooledObjective):
     """InfoNCE: the cross entropy of a text's partner among the second texts of the batch. Oord et al. 2018.
 
     The logits are cosines of the embeddings, divided by the temperature. The candidates are those of all devices.
-    Evaluation sets are evaluated with the default temperature.
+    Evaluation sets are evaluated with the temperature of the task, so that losses of arms are comparable.
 
     Source: Oord et al. 2018, "Representation Learning with Contrastive Predictive Coding", arXiv 1807.03748; Gao et al.
     2021, "SimCSE", arXiv 2104.08821.
@@ -340,8 +340,15 @@ class Contrastive(PooledObjective):
 
     reads_batch = True
 
-    temperature: Annotated[float, Field(gt=0), Traced()] = 0.05
-    """Divisor of the cosines."""
+    temperature: Annotated[Annotated[float, Field(gt=0)] | None, Traced(neutral=None)] = None
+    """Divisor of the cosines in training; `none`: that of the task."""
+    _of_task: float = PrivateAttr(0.05)
+
+    def for_task(self, task: Task) -> "Contrastive":
+        """Return the objective with the pooling and the temperature of the task."""
+        made = super().for_task(task)
+        made._of_task = getattr(task, "temperature", self._of_task)
+        return made
 
     @property
     def by_position(self) -> bool:
@@ -357,7 +364,7 @@ class Contrastive(PooledObjective):
         units = outputs / jnp.sqrt(jnp.maximum((outputs**2).sum(-1, keepdims=True), 1e-12))
         candidates, start = gather(units[1::2])
         real, _ = gather(batch.weights.sum(-1) > 0)  # not the rows that fill the last batch of an evaluation set
-        cosines = units[::2] @ candidates.T / self.temperature
+        cosines = units[::2] @ candidates.T / (self._of_task if self.temperature is None else self.temperature)
         count = len(candidates)
         places = (jnp.arange(len(cosines))[:, None] + start + jnp.arange(count)) % count
         logits = jnp.take_along_axis(jnp.where(real, cosines, -1e9), places, axis=1)

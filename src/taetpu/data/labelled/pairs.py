@@ -4,9 +4,10 @@ import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
 from taetpu.core.config import Size
 from taetpu.core.metric_spec import ACCURACY, LOSS, MetricSpec
@@ -41,6 +42,8 @@ class PairsTask(LabelledTask):
     """Position whose outputs are the embedding: `first`, `last` before the padding, or the `mean` of all outputs."""
     candidates: Size = 32
     """Number of pairs among which one is found in evaluation."""
+    temperature: Annotated[float, Field(gt=0)] = 0.05
+    """Divisor of the cosines in evaluation, and in training unless `train.objective.temperature` names another one."""
 
     @property
     def needs_later(self) -> bool:
@@ -100,6 +103,7 @@ class PairsTask(LabelledTask):
         }
         interface = Interface(tokenizer.vocab_size, self.size, types=self.types or 1, pooling=self.pooling)
         source = LabelledSource(parts, facts, interface, tokenizer, rows, "pairs")
-        among = f"{source.evaluated} among {self.candidates}"
+        changed = "" if self.temperature == type(self).model_fields["temperature"].default else f" {self.temperature}"
+        among = f"{source.evaluated} among {self.candidates}{changed}"
         source.evaluated = hashlib.sha256(among.encode()).hexdigest()
         return source
