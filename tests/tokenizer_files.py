@@ -37,6 +37,11 @@ def write_ranks(file: Path, ranks: dict[bytes, int]) -> Path:
     return file
 
 
+def fill_ranks(ranks: dict[bytes, int], count: int) -> dict[bytes, int]:
+    """Return ranks with further tokens of four bytes, which no merges lead to, up to a number of ranks."""
+    return {**ranks, **{b"\xfe" + number.to_bytes(3): number for number in range(len(ranks), count)}}
+
+
 def train_pieces(text: str, size: int = 320, **settings: Any) -> bytes:
     """Return the content of a SentencePiece model; by default, as that of Llama 2: BPE that falls back to bytes."""
     import sentencepiece

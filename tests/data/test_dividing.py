@@ -19,7 +19,8 @@ def tokenizers(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     inner = train_bpe(TEXT, 330)
     write_ranks(folder / "ranks.tiktoken", ranks_of(inner))
-    kinds = [{"kind": "tiktoken", "path": "ranks.tiktoken", "pattern": name} for name in cutting.PATTERNS]
+    common = {"kind": "tiktoken", "path": "ranks.tiktoken", "special": {}}
+    kinds = [{**common, "pattern": name} for name in cutting.PATTERNS]
     return [load_tokenizer(inner.to_str()), *(build_component("tokenizer", kind).prepare("", folder) for kind in kinds)]
 
 

@@ -99,7 +99,7 @@ def test_training_rows_that_are_evaluation_rows_are_left_out(files):
 
 def test_classes_are_those_of_training_in_order_and_references_follow_from_them(files):
     source = task().prepare(files)
-    assert source.interface == Interface(source.vocab_size, 3, labels=("even", "neg", "pos"))
+    assert source.interface == Interface(source.vocab_size, 3, labels=("even", "neg", "pos"), pooling="last")
     train, val = (Counter(labels[0] for _, labels in shown(source, name)) for name in ("train", "val"))
     assert source.facts["classes"] == {name: train[name] for name in source.interface.labels}
     shares = {name: count / train.total() for name, count in train.items()}

@@ -13,7 +13,7 @@ import tokenizers as hf
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sentencepiece import SentencePieceProcessor
-from tests.tokenizer_files import END, ranks_of, train_bpe, train_pieces, write_ranks, write_tokenizer
+from tests.tokenizer_files import END, fill_ranks, ranks_of, train_bpe, train_pieces, write_ranks, write_tokenizer
 
 from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
@@ -83,8 +83,14 @@ def test_a_token_that_no_merges_lead_to_is_found_only_as_a_whole_word(tmp_path):
 
 
 def test_the_names_of_patterns_bring_special_tokens(tmp_path):
+    config = {"kind": "tiktoken", "path": "ranks.tiktoken", "pattern": "gpt2"}
     write_ranks(tmp_path / "ranks.tiktoken", RANKS)
-    named = read(tmp_path, {"kind": "tiktoken", "path": "ranks.tiktoken", "pattern": "gpt2"})
+    with pytest.raises(UserError) as caught:
+        read(tmp_path, config)
+    assert caught.value.path[-1] == "special"
+    assert f"{len(RANKS)}}}" in caught.value.remedy
+    write_ranks(tmp_path / "ranks.tiktoken", fill_ranks(RANKS, 50256))
+    named = read(tmp_path, config)
     assert named.number(END) == SPECIAL["gpt2"][END] == 50256
     assert named.token(50256) == END
     regular = read(tmp_path, {"kind": "tiktoken", "path": "ranks.tiktoken", "pattern": r"\S+|\s+"})

@@ -285,6 +285,15 @@ def test_a_missing_file_suggests_a_similar_name(folder: Path):
     assert "Did you mean 'one.txt'?" in str(error)
     assert "Did you mean 'python-docs'?" in str(refused(folder, source="python-doc"))
     assert "`python-docs`, which" in str(refused(folder, source="nowhere/at/all.txt"))
+    (folder / "books").mkdir(exist_ok=True)
+    assert "'books'" in refused(folder, source="boks/*.txt").remedy
+
+
+@pytest.mark.parametrize("source", [["one.txt", "one.txt"], ["one.txt", "on*.txt"]])
+def test_a_file_that_is_listed_twice_is_refused(folder: Path, source: list[str]):
+    error = refused(folder, source=source)
+    assert (error.path, "one.txt" in error.problem) == (("source",), True)
+    assert "mixture" in error.remedy
 
 
 def test_a_missing_file_does_not_list_its_folder(folder: Path):

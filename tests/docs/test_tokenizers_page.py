@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
-from tests.tokenizer_files import ranks_of, train_bpe, train_pieces, write_ranks
+from tests.tokenizer_files import fill_ranks, ranks_of, train_bpe, train_pieces, write_ranks
 
 from taetpu.core.config_parsing import build_component
 from taetpu.core.registry import kinds
@@ -26,8 +26,8 @@ def folder(tmp_path_factory):
     run.mkdir(parents=True)
     for place in (made, run):
         (place / "tokenizer.json").write_text(inner.to_str())
-    for name in ("gpt2", "ranks"):
-        write_ranks(made / f"{name}.tiktoken", ranks_of(inner))
+    write_ranks(made / "ranks.tiktoken", ranks_of(inner))
+    write_ranks(made / "gpt2.tiktoken", fill_ranks(ranks_of(inner), 50256))
     (made / "tokenizer.model").write_bytes(train_pieces(TEXT))
     return made
 

@@ -75,3 +75,23 @@ def cosine():
 def linear():
     make = lambda optimizer: torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.2, STEPS - 1)  # noqa: E731
     return ours("linear", min_lr=0.1), theirs(make)
+
+
+@parity("schedule/plateau", "torch.optim.lr_scheduler.ReduceLROnPlateau")
+def plateau():
+    """The losses of 60 observations stagnate several times. The reference counts one observation more."""
+    losses = np.repeat(np.random.default_rng(0).uniform(1, 2, 20), 3).astype(np.float32)
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=PEAK)
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(
+        optimizer, factor=0.5, patience=2, threshold=0.01, threshold_mode="abs", min_lr=0.001, eps=0.0
+    )
+    settings = {"patience": 3, "min_delta": 0.01, "factor": 0.5, "min_lr": 0.001}
+    schedule: Any = build_component("schedule", {"kind": "plateau", **settings})
+    state, rates, expected = schedule.begin(None), [], []
+    for step, loss in enumerate(losses):
+        state = schedule.observe(state, jnp.float32(loss), None, jnp.int32(step))
+        rates.append(float(schedule.lowered(jnp.float32(PEAK), state)))
+        optimizer.step()
+        scheduler.step(float(loss))
+        expected.append(optimizer.param_groups[0]["lr"])
+    return np.array(rates), np.array(expected)

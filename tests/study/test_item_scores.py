@@ -16,7 +16,8 @@ import taetpu
 from taetpu.cli.main import app
 from taetpu.core.errors import UserError
 from taetpu.core.model_interface import Interface
-from taetpu.report.item_scores import item_score_sections
+from taetpu.report.design_charts import draw_panels
+from taetpu.report.item_scores import chart_name, item_score_sections
 from taetpu.spec.loading import load_study
 from taetpu.stats.analyse import compute_results
 from taetpu.stats.results import read_results
@@ -112,6 +113,24 @@ def test_arms_are_judged_by_the_score_and_compared_on_the_same_items(scored) -> 
         ["order", "baseline"], ["order", "slow"], ["agreement", "baseline"], ["agreement", "slow"],
     ]  # fmt: skip
     assert compute_results(folder_of(scored)) == results
+
+
+def test_each_file_has_a_chart_of_its_first_score(scored) -> None:
+    results = read_results(folder_of(scored))
+    assert results is not None
+    drawn = draw_panels(results, {})
+    names = [name for _, name in item_score_sections(results)[0].charts]
+    assert names
+    assert {name.split()[1].partition("/")[0] for name in names} == {*METRICS}
+    assert set(names) <= drawn.keys()
+    score = next(score for score in results["scores"] if score["name"] == "blimp/acc")
+    points = drawn[chart_name(score)]["layer"][-1]["data"]["values"]
+    assert [(p["group"], p["arm"]) for p in points] == [
+        (group, arm) for arm in ("baseline", "slow") for group in ("all items", "order", "agreement")
+    ]
+    assert [p["mean"] for p in points[1:3]] == [group["mean"] for group in score["arms"][0]["groups"]]
+    many = {**results, "scores": [{**score, "arms": score["arms"] * 11}]}
+    assert not item_score_sections(many)[0].charts  # too many colours
 
 
 def test_a_changed_file_is_named_when_the_study_goes_on(scored, tmp_path) -> None:

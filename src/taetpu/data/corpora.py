@@ -138,8 +138,14 @@ def open_corpus(sources: Sources, folder: Path, layout: Layout, field: str = "so
             raise UserError(f"cannot read {source!r}: {error}", path=(field,), remedy=remedy) from None
         except UserError as error:
             raise error.within(field) if single else error.within(field, i) from None
-    for _, path in files:
+    seen = set[Path]()
+    for name, path in files:
         check_format(path, layout.format, field)
+        if path in seen:
+            problem = f"{name} is listed twice"
+            remedy = "List it once. To read files more often than others, use a mixture: {FILE: weight}."
+            raise UserError(problem, path=(field,), remedy=remedy)
+        seen.add(path)
     if layout.field != Layout().field and all(
         (layout.format or format_of(path) or "text") == "text" for _, path in files
     ):
@@ -211,8 +217,9 @@ def find_paths(source: str, folder: Path, split: str = "train") -> list[tuple[st
         )
         if matching:
             return [(os.path.relpath(file, folder), file) for file in matching]
-    known = [PYTHON_DOCS, *PUBLISHED, *(entry.name for entry in path.parent.glob("[!.]*"))]
-    near = get_close_matches(path.name, known, n=1)
+    absent = next(part for part in (path, *path.parents) if part.parent.is_dir())
+    known = [PYTHON_DOCS, *PUBLISHED, *(entry.name for entry in absent.parent.glob("[!.]*"))]
+    near = get_close_matches(absent.name, known, n=1)
     # Other files are not listed, because the folder may be private.
     hint = f"Did you mean {near[0]!r}? " if near else ""
     raise UserError(

@@ -344,9 +344,10 @@ class Contrastive(PooledObjective):
     """Divisor of the cosines in training; `none`: that of the task."""
     _of_task: float = PrivateAttr(0.05)
 
-    def for_task(self, task: Task) -> "Contrastive":
+    def for_task(self, task: Task) -> "PooledObjective":
         """Return the objective with the pooling and the temperature of the task."""
         made = super().for_task(task)
+        assert isinstance(made, Contrastive)
         made._of_task = getattr(task, "temperature", self._of_task)
         return made
 

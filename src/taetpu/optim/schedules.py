@@ -215,6 +215,7 @@ class Plateau(Patient, ScheduleConfig):
     the same rates.
 
     Source: the rule of the Keras library, which has no publication.
+    Reference: torch.optim.lr_scheduler.ReduceLROnPlateau.
     """
 
     example: ClassVar = {"every": 2, "windows": 8, "patience": 2}

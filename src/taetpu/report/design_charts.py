@@ -10,6 +10,8 @@ from taetpu.report.charts import Spec, chart, named_axis, responsive_spec, verdi
 from taetpu.report.components import CHART, components_chart, examined_parts
 from taetpu.report.designs import heatmap_name
 from taetpu.report.frontier import frontiers
+from taetpu.report.item_charts import item_score_chart
+from taetpu.report.item_scores import chart_name, charted_scores
 from taetpu.report.point_labels import REACH, SIDES, place_labels
 from taetpu.report.short_names import shorten_names
 from taetpu.report.summary import Costs
@@ -36,6 +38,7 @@ def draw_panels(results: Results, measured: Costs) -> dict[str, Spec]:
     places, metric = fixed_places(summary.mean_places(results)), describe_metric(results["plan"]).title
     panels = {title: tradeoff_chart(points, title, metric, places) for title, points in costs.items()}
     designs = results["designs"]
+    panels |= {chart_name(score): item_score_chart(score) for score in charted_scores(results)}
     if examined_parts(results):
         panels[CHART] = components_chart(results)
     if "ladder" in designs:

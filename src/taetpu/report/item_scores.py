@@ -16,6 +16,10 @@ LEAD = (
 )
 
 
+MOST_ARMS, MOST_POINTS = 20, 400
+"""Maximum number of arms and of points in a chart."""
+
+
 def item_score_sections(results: Results) -> list[Section]:
     """Return the section on scores on items, and that on groups of items."""
     by_entry: dict[str, list[ItemScore]] = {}
@@ -27,8 +31,24 @@ def item_score_sections(results: Results) -> list[Section]:
     notes = [f"Accuracy of a guess: {', '.join(known)}."] if known else []
     groups = [_group_table(scores[0]) for scores in by_entry.values() if scores[0]["arms"][0]["groups"]]
     lead = "The first score of each file by group of items, such as a phenomenon, with effects on the same items."
-    return [Section("Scores on items", LEAD, tables, notes=notes if tables else ()),
+    charts = [(f"{score['name']} with 95 % intervals", chart_name(score)) for score in charted_scores(results)]
+    return [Section("Scores on items", LEAD, tables, charts, notes=notes if tables else ()),
             Section("Scores by group of items", lead, groups, folded=True)]  # fmt: skip
+
+
+def charted_scores(results: Results) -> list[ItemScore]:
+    """Return the scores that have a chart: the first one of each file, unless it has too many arms or groups."""
+    firsts = {score["name"].partition("/")[0]: score for score in reversed(results.get("scores", ()))}
+    return [
+        score for score in results.get("scores", ())
+        if score is firsts[score["name"].partition("/")[0]] and len(score["arms"]) <= MOST_ARMS
+        and len(score["arms"]) * (1 + len(score["arms"][0]["groups"])) <= MOST_POINTS
+    ]  # fmt: skip
+
+
+def chart_name(score: ItemScore) -> str:
+    """Return the name of a score's chart in `page.chart_data`."""
+    return f"items {score['name']}"
 
 
 def _entry_table(entry: str, scores: Sequence[ItemScore]) -> Table:

@@ -79,12 +79,15 @@ def _digests(study: Study) -> dict[str, str]:
 def changed_files(stored: Mapping[str, Any], study: Study) -> str:
     """Return the files whose digests are not those that the study's folder stores, as text; empty if there are none."""
     before, now = stored.get("files", {}), _digests(study)
-    if not before.keys() & now.keys():
-        return ""  # an earlier version, or the files were moved
-    said = [f"{name} was {before[name][:8]} and is {now[name][:8]} now" for name in before
+    added = {digest: name for name, digest in now.items() if name not in before}
+    renamed = {name: added[digest] for name, digest in before.items() if name not in now and digest in added}
+    if not before.keys() & now.keys() and not renamed:
+        return ""  # an earlier version, or other files in another folder
+    said = [f"{name} is named {other} now" for name, other in renamed.items()]
+    said += [f"{name} was {before[name][:8]} and is {now[name][:8]} now" for name in before
             if name in now and now[name] != before[name]]  # fmt: skip
-    said += [f"{name} is missing" for name in before if name not in now]
-    said += [f"{name} is new" for name in now if name not in before]
+    said += [f"{name} is missing" for name in before if name not in now and name not in renamed]
+    said += [f"{name} is new" for name in now if name not in before and name not in renamed.values()]
     return ", ".join([*said[:MOST_NAMED], *([f"and {len(said) - MOST_NAMED} more"] if len(said) > MOST_NAMED else [])])
 
 
@@ -116,7 +119,8 @@ def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
                 problem = f"{what} differs from study {study.name!r} in this folder"
                 if changed := changed_files(stored, study):
                     problem += f": by the SHA-256 of its files, {changed}"
-                raise _frozen_error(study, problem, "base.task", "Restore the data.")
+                remedy = "Restore the data, and the names of files: `split: document` depends on them."
+                raise _frozen_error(study, problem, "base.task", remedy)
             if not any(f"{path}.".startswith(f"{free}.") for free in FREE):
                 problem = (
                     f"{what} differs from study {study.name!r} in this folder: "

@@ -52,6 +52,12 @@ class TiktokenConfig(LocalTokenizerConfig):
     def parse(self, data: bytes, place: str, text: str) -> Tokenizer:
         """See `LocalTokenizerConfig.parse`."""
         special = SPECIAL.get(self.pattern, {}) if self.special is None else self.special
+        ranks, first = len(_read_ranks(data, place)[0]), min(special.values(), default=0)
+        if self.special is None and first > ranks:
+            problem = f"{place} has {ranks:,} ranks, and {self.pattern} of tiktoken has {first:,} before its first "
+            problem += "special token, so that numbers between them would have no token"
+            remedy = f"Set special, such as {{<|endoftext|>: {ranks}}}, or to {{}} for none."
+            raise UserError(problem, path=("special",), remedy=remedy)
         return wrap_tokenizer(_library_tokenizer(data, place, self.pattern, special))
 
 
