@@ -25,6 +25,7 @@ ARMS = {
     "tuned.yaml": ["no-rope", "slow"],
     "matched.yaml": ["relu", "deep", "relu@flops", "relu@params", "deep@flops", "deep@params"],
     "stopped.yaml": ["no-rope", "mean"],
+    "sized.yaml": ["baseline@dim=4", "baseline@dim=64"],
     "looked.yaml": ["no-rope"],
     "pretrained.yaml": [],
     "finetuned.yaml": ["scratch", "last-layer", "norms"],

@@ -188,9 +188,17 @@ class TrainOptions(StudyOptions):
         ),
     ] = False
 
+    search: Annotated[
+        bool,
+        typer.Option(
+            "--search", help="Train the candidates of the goal in the order that answers it soonest, and no others."
+        ),
+    ] = False
+    max_runs: Annotated[int | None, integer(metavar="N", help="The maximum number of runs, with --search.")] = None
+
     def study_arguments(self) -> dict[str, Any]:
         """Return the keyword arguments of `taetpu.run` that these options set."""
-        names = ("root", "pack", "until_resolved", "profile", "retrain_damaged")
+        names = ("root", "pack", "until_resolved", "profile", "retrain_damaged", "search", "max_runs")
         audit = AUDIT if self.audit is None else self.audit
         return {name: getattr(self, name) for name in names} | {"reuse": self.reuse or [], "audit": audit}
 

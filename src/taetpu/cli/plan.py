@@ -223,6 +223,7 @@ def _notes(planned: dict[str, Any]) -> Iterator[str]:
     """Yield the notes to print below the table of arms."""
     from taetpu.report import evaluation_text
     from taetpu.report.start_text import describe_starts
+    from taetpu.stats import formatting
 
     if endless := [arm["name"] for arm in planned["arms"] if arm["endless_loops"]]:
         yield f"{', '.join(endless)}: the length of a loop is known only at run time, so FLOPs include one iteration"
@@ -241,6 +242,13 @@ def _notes(planned: dict[str, Any]) -> Iterator[str]:
         )
     for name, compared in planned["contrasts"].items():
         yield f"contrast {name}: {compared}"
+    if goal := planned["goal"]:
+        yield f"goal: {goal['question']}"
+        if costs := goal["cost"]:
+            listed = formatting.list_names([f"{name} {formatting.amount(cost)}" for name, cost in costs.items()])
+            yield f"candidates by {goal['minimise']}: {listed}"
+        if goal["untrained"]:
+            yield f"the search left {plural(goal['untrained'], 'candidate')} untrained"
     for name, table in planned["post_hoc"].items():
         yield f"post-hoc ablation {name}: {_tables(table)}"
     yield from describe_starts({arm["name"]: arm["start"] for arm in planned["arms"]})

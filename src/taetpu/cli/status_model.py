@@ -53,8 +53,10 @@ class StudyProgress:
 
     @property
     def total(self) -> int:
-        """The total number of runs."""
-        return len(self.feed.study.get("arms", ())) * len(self.feed.study.get("seeds", ()))
+        """The total number of runs, without those that a search left untrained."""
+        runs = len(self.feed.study.get("arms", ())) * len(self.feed.study.get("seeds", ()))
+        arms = self.feed.results["arms"] if self.feed.results else ()
+        return runs - sum(run["outcome"] == "untrained" for arm in arms for run in arm["runs"])
 
     @property
     def done(self) -> int:
@@ -84,12 +86,13 @@ class StudyProgress:
         chosen, seed = (None, None) if self.match is None else (self.match.arm, self.match.seed)
         seeds = study["seeds"] if seed is None else [seed]
         rows = []
+        untrained = {name for name, arm in judged.items() if all(r["outcome"] == "untrained" for r in arm["runs"])}
         for arm in [chosen] if chosen and chosen in study["arms"] else study["arms"]:
             runs = [run for run in self.runs if run.arm == arm and run.seed in seeds]
             rows.append(
                 {
                     "arm": arm,
-                    "runs": f"{sum(run.ended for run in runs)}/{len(seeds)}",
+                    "runs": "untrained" if arm in untrained else f"{sum(run.ended for run in runs)}/{len(seeds)}",
                     "diverged": sum(run.status == "diverged" for run in runs),
                     "step": min(map(_last_step, runs), default=0),
                     "train/loss": _mean_last(runs, "train/loss"),

@@ -59,6 +59,7 @@ def _theme(
             "baseline-line": {"color": text, "strokeWidth": 1.4, "strokeDash": [4, 3]},
             "baseline-range": {"color": text, "strokeWidth": 0.7, "strokeDash": [1, 2]},
             "connection": {"color": faint, "strokeWidth": 1},
+            "goal": {"color": text, "strokeWidth": 1.4, "strokeDash": [5, 4]},
             "front": {"color": faint, "strokeWidth": 1, "strokeDash": [3, 3]},
             "arm-line": {"strokeWidth": 2},
         },

@@ -10,6 +10,8 @@ from taetpu.report.charts import Spec, chart, named_axis, responsive_spec, verdi
 from taetpu.report.components import CHART, components_chart, examined_parts
 from taetpu.report.designs import heatmap_name
 from taetpu.report.frontier import frontiers
+from taetpu.report.goal import CHART as GOAL_CHART
+from taetpu.report.goal_chart import goal_chart
 from taetpu.report.item_charts import item_score_chart
 from taetpu.report.item_scores import chart_name, charted_scores
 from taetpu.report.point_labels import REACH, SIDES, place_labels
@@ -39,6 +41,8 @@ def draw_panels(results: Results, measured: Costs) -> dict[str, Spec]:
     panels = {title: tradeoff_chart(points, title, metric, places) for title, points in costs.items()}
     designs = results["designs"]
     panels |= {chart_name(score): item_score_chart(score) for score in charted_scores(results)}
+    if goal := goal_chart(results):
+        panels[GOAL_CHART] = goal
     if examined_parts(results):
         panels[CHART] = components_chart(results)
     if "ladder" in designs:

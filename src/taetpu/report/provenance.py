@@ -24,7 +24,7 @@ def read_provenance(results: Results, ended: Sequence[RunFolder]) -> list[tuple[
     If a fact differs between runs, all its values are listed, or counted if they are many.
     """
     outcomes = [run["outcome"] for arm in results["arms"] for run in arm["runs"]]
-    counts = {name: outcomes.count(name) for name in (*OUTCOMES, "unfinished", "missing")}
+    counts = {name: outcomes.count(name) for name in (*OUTCOMES, "unfinished", "missing", "untrained")}
     study = [
         ("study", results["study"]),
         (f"{block_noun(results)}s", _format_seeds(results)),

@@ -6,6 +6,7 @@ from taetpu.report import overview, summary
 from taetpu.report.contrasts import contrasts_section
 from taetpu.report.designs import design_sections
 from taetpu.report.frontier import describe_frontiers, frontiers
+from taetpu.report.goal import goal_section
 from taetpu.report.item_scores import item_score_sections
 from taetpu.report.judged import is_paired, is_single_judged, strata_section
 from taetpu.report.position_curves import PositionCurves, position_section
@@ -25,6 +26,7 @@ def build_sections(
     """Return all sections that follow the verdicts in the report, in order, without empty sections."""
     sections = [
         Section("Limitations", notes=overview.study_limits(results)),
+        goal_section(results),
         costs_section(results, costs),
         strata_section(results),
         contrasts_section(results),

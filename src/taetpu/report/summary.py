@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from taetpu.report import factors, rungs
+from taetpu.report import factors, goal, rungs
 from taetpu.report.judged import block_noun, is_single_judged, judged_notices, removed_effect
 from taetpu.report.verdict_style import VERDICTS
 from taetpu.stats import formatting
@@ -184,6 +184,8 @@ def sample_note(name: str) -> str:
 def headline(results: Results) -> str:
     """Return the study's main finding, and the arms that diverged on every seed."""
     baseline, arms = results["arms"][0], counted_arms(results)
+    if "goal" in results and ("searched" in results or not arms):
+        return goal.answer_text(results["goal"])
     if baseline["mean"] is None:
         why = "diverged on every seed" if all_diverged(baseline) else "has no finished run yet"
         return f"The baseline {why}, so the arms cannot be compared with it."
@@ -272,6 +274,12 @@ def notices(results: Results) -> list[str]:
     seeds, texts = len(results["seeds"]), judged_notices(results)
     if not results["complete"]:
         texts.append(f"Not final: {outcomes['unfinished']} of {_count(outcomes.total(), 'run')} have not finished.")
+    elif "searched" in results:
+        left = outcomes["untrained"]
+        texts.append(
+            f"The search left {left} of {_count(outcomes.total(), 'run')} untrained, so arms have no verdicts. `taetpu "
+            "run` without --search trains them."
+        )
     elif not results["final"]:
         planned = ", ".join(map(str, results["plan"]["looks"]))
         texts.append(f"Not final: analyses are planned at {planned} seeds per arm, but this study has {seeds}.")

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from taetpu.report import factors, summary
 from taetpu.report.contrasts import contrast_cells
 from taetpu.report.designs import joint_effects
+from taetpu.report.goal import describe_goal
 from taetpu.report.judged import strata_sentences
 from taetpu.report.post_hoc import describe_verdicts
 from taetpu.report.short_names import shorten_names
@@ -26,6 +27,7 @@ def table_text(results: Results) -> str:
     below = [
         *_undecided_beyond_zero(results),
         *strata_sentences(results),
+        *describe_goal(results),
         summary.describe_noise(results),
         *describe_verdicts(results),
         summary.describe_reuse(results),

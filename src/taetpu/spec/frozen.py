@@ -17,7 +17,7 @@ from taetpu.spec.resolved_study import Arm, Study
 from taetpu.spec.study_config import Measure, RunConfig
 
 # The parts of a study that may not change after they are frozen, with their names in messages.
-FIXED = {"base": "the baseline", "measure": "`measure`", "data": "the task's data"}
+FIXED = {"base": "the baseline", "measure": "`measure`", "goal": "the goal", "data": "the task's data"}
 MOST_FILES = 1000
 """Number of files beyond which a study's folder stores no digests of them."""
 MOST_NAMED = 5
@@ -53,6 +53,7 @@ def frozen_data(study: Study) -> dict[str, Any]:
         "evaluation": asdict(Sample.from_config(study.arms[0].config, study.source(study.arms[0]))),
         **({"starts": starts} if (starts := _starts(study)) else {}),
         **({"post_hoc": study.post_hoc} if study.post_hoc else {}),
+        **({"goal": study.goal} if study.goal else {}),
         **({"items": items} if (items := {n: digest_file(f) for n, f in study.item_files().items()}) else {}),
     }
 
@@ -114,7 +115,7 @@ def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
     check_schema(stored, study)
     new, known = frozen_data(study), _with_defaults(stored)
     for part, what in FIXED.items():
-        for path, (before, after) in changes(known.get(part), new[part], (part,)):
+        for path, (before, after) in changes(known.get(part), new.get(part), (part,)):
             if part == "data":
                 problem = f"{what} differs from study {study.name!r} in this folder"
                 if changed := changed_files(stored, study):

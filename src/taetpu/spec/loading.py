@@ -17,6 +17,7 @@ from taetpu.spec.designs import described
 from taetpu.spec.differences import difference
 from taetpu.spec.document import Document, format_value, parse_value, read_document
 from taetpu.spec.error_places import Origins
+from taetpu.spec.goal import plan_goal
 from taetpu.spec.overrides import apply_overrides, merge_overrides, resolve_overrides
 from taetpu.spec.presets import expand_preset
 from taetpu.spec.reported_data import check_reported
@@ -26,7 +27,7 @@ from taetpu.spec.start_settings import expand_start
 from taetpu.spec.study_config import BASELINE, Measure, ResolvedConfig, RunConfig, StudySpec, check_name
 from taetpu.spec.tuning import Tuning, tuning
 from taetpu.spec.unresolved_arms import Candidate, Stage, bounded, check_trained
-from taetpu.store.frozen_study import PlannedContrast, Role
+from taetpu.store.frozen_study import PlannedContrast, PlannedGoal, Role
 
 Sets = Iterable[str] | Mapping[str, Any]
 """Changes to the baseline: texts of the form `path=value`, or a mapping of paths to values."""
@@ -65,6 +66,7 @@ def load_study(file: Path | str | Mapping[str, Any], sets: Sets = (), convert: C
         _check_measured(spec.measure.primary, tune, arms)
         measure = spec.measure.directed(first.config.metric_spec(spec.measure.primary))
         contrasts = _contrasts(measure, arms, baseline)
+        goal = _goal(spec, arms)
     except UserError as error:
         raise document.locate(error) from None
     return Study(
@@ -84,6 +86,7 @@ def load_study(file: Path | str | Mapping[str, Any], sets: Sets = (), convert: C
         tune=tune,
         trackers=trackers,
         contrasts=contrasts,
+        goal=goal,
     )
 
 
@@ -289,6 +292,16 @@ def _contrasts(measure: Measure, arms: tuple[Arm, ...], baseline: RunConfig) -> 
     changed = {arm.name: {p: value for p, value in arm.overrides.items() if p not in arm.idle} for arm in arms}
     with locate_errors("measure", "contrasts"):
         return plan_contrasts(measure.contrasts, changed, arms[0].config.metrics(), to_data(baseline))
+
+
+def _goal(spec: StudySpec, arms: tuple[Arm, ...]) -> PlannedGoal | None:
+    """Return the goal of the analysis plan (see `plan_goal`). Candidates are all arms, the baseline included."""
+    if spec.goal is None:
+        return None
+    shared = [name for name in arms[0].config.metrics() if all(name in arm.config.metrics() for arm in arms)]
+    specs = {name: arms[0].config.metric_spec(name) for name in shared}
+    with locate_errors("goal"):
+        return plan_goal(spec.goal, spec.measure.primary, specs, [(arm.name, arm.config) for arm in arms])
 
 
 def _check_measured(primary: str, tune: Tuning | None, arms: tuple[Arm, ...]) -> None:

@@ -28,7 +28,7 @@ from taetpu.spec.start import SEED, Convert, StartConfig, StoredModel, StoredPar
 from taetpu.spec.study_config import Measure, ResolvedConfig, RunConfig
 from taetpu.spec.tuning import Tuning
 from taetpu.spec.unresolved_arms import Stage
-from taetpu.store.frozen_study import PlannedContrast, PostHocSettings, Role, StudyDesign
+from taetpu.store.frozen_study import PlannedContrast, PlannedGoal, PostHocSettings, Role, StudyDesign
 
 RunKey = tuple[str, int, str]
 """The arm, seed and ID of a run."""
@@ -293,6 +293,7 @@ class Study:
         tune: The tuning of the arms; None without tuning.
         trackers: The trackers by name (see `taetpu.trackers`).
         contrasts: The contrasts by name, with the arms that they compare (see `spec.contrasts.plan_contrasts`).
+        goal: The goal (see `spec.goal.plan_goal`); None without one.
     """
 
     name: str
@@ -311,6 +312,7 @@ class Study:
     tune: Tuning | None = None
     trackers: dict[str, Any] = field(default_factory=dict)
     contrasts: dict[str, PlannedContrast] = field(default_factory=dict)
+    goal: PlannedGoal | None = None
 
     def __repr__(self) -> str:
         """Return the name, the arms, the number of seeds and the primary metric."""

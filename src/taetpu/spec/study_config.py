@@ -19,6 +19,8 @@ from taetpu.optim.eval_metrics.item_scores import item_scores
 from taetpu.optim.objectives import default_objective
 from taetpu.spec.contrasts import ContrastConfig
 from taetpu.spec.document import format_value
+from taetpu.spec.goal import EXAMPLE as GOAL_EXAMPLE
+from taetpu.spec.goal import GoalConfig
 from taetpu.spec.post_hoc import PostHocConfig, refuse_duplicates
 from taetpu.spec.train_config import TrainConfig
 
@@ -26,6 +28,7 @@ BASELINE = "baseline"
 MAX_SEEDS = 10_000
 MAX_LOOKS = 3
 MAX_SEED = 2**31 - 1
+MIN_GOAL_SEEDS = 2
 LONGEST_NAME = 100
 NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9=.,+_-]{{0,{LONGEST_NAME - 1}}}")
 
@@ -39,6 +42,7 @@ EXAMPLES = {
     "factorial": "{model.norm: [rms, layer], model.position: [rope, none]}",
     "ladder": "{model.dim: [32, 64]}",
     "tune": "{train.optimizer.lr: [1e-3, 3e-3]}",
+    "goal": GOAL_EXAMPLE,
 }
 
 Matching = Literal["steps", "flops", "params", "time"]
@@ -308,6 +312,9 @@ class StudySpec(Config):
     ] = ()
     measure: Measure = Measure()
     """How arms are compared."""
+    goal: Annotated[
+        GoalConfig | None, Field(description="threshold that the smallest of all candidates is asked to meet")
+    ] = None
     trackers: Annotated[Any, Field(description="services that show the runs, e.g. [tensorboard]")] = None
 
     @field_validator("match", mode="before")
@@ -326,7 +333,23 @@ class StudySpec(Config):
     def _fits(self) -> "StudySpec":
         check_name(self.study, "study", ("study",))
         self._check_looks(len(self.seed_list()))
+        if self.goal is not None:
+            self._check_goal(len(self.seed_list()))
         return self
+
+    def _check_goal(self, seeds: int) -> None:
+        """Raise `UserError` if the study cannot have a goal: too few seeds, interim analyses, or dependent arms."""
+        for path, set_ in (
+            (("measure", "looks"), self.measure.looks),
+            (("tune",), self.tune),
+            (("match",), set(self.match) - {"steps"}),
+        ):
+            if set_:
+                problem = f"a study with a goal cannot have {'.'.join(path)}"
+                raise UserError(problem, path=path, remedy=f"Remove {'.'.join(path)}, or the goal.")
+        if seeds < MIN_GOAL_SEEDS:
+            problem = f"a mean over {seeds} seed has no interval, so a goal needs at least {MIN_GOAL_SEEDS} seeds"
+            raise UserError(problem, path=("seeds",), remedy="Use e.g. 5.")
 
     def _check_looks(self, seeds: int) -> None:
         """Raise `UserError` unless the numbers in `looks` increase and include the study's number of seeds."""

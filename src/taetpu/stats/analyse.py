@@ -11,6 +11,8 @@ from taetpu.stats.components import arms_with_own_noise, format_component_arm
 from taetpu.stats.contrasts import Contrast, estimate_contrasts
 from taetpu.stats.designs import analyse_designs, design_limits
 from taetpu.stats.deviations import find_departures
+from taetpu.stats.goal import answer_goal, read_levels
+from taetpu.stats.goal_search import count_looks
 from taetpu.stats.integrity import find_damage, raise_if_damaged
 from taetpu.stats.item_effects import compare_scores
 from taetpu.stats.load import read_study
@@ -24,7 +26,7 @@ from taetpu.stats.secondary_analyses import alternative_analyses, bootstrap_effe
 from taetpu.stats.selection import choices_of
 from taetpu.stats.verdict import Evidence
 from taetpu.store.documents import finite
-from taetpu.store.frozen_study import FrozenStudy, SourceTable
+from taetpu.store.frozen_study import FrozenStudy, PlannedGoal, SourceTable
 from taetpu.store.study import StudyFolder
 
 BASELINE = "baseline"
@@ -92,7 +94,7 @@ def compute_results(folder: StudyFolder, *, checked: bool = False) -> Results:
     contrasts = estimate_contrasts(plan, table, against, lambda metric: read_table(folder, study, metric))
     evidence = _collect_evidence(groups, contrasts, table, study, against, plan)
     first, compared = groups[0], len(against) + len(contrasts)
-    final = table.complete and has_verdicts(plan, len(study["seeds"]))
+    final = table.complete and not table.searched and has_verdicts(plan, len(study["seeds"]))
     judged = {
         arm: _judge(evidence[arm], plan, study, group.fit.residual_sd, group.effects, final, compared,
                     group.places(table), _sides(table, arm, group.baseline))
@@ -126,6 +128,13 @@ def compute_results(folder: StudyFolder, *, checked: bool = False) -> Results:
         results["contrasts"] = [
             _contrast(contrast, evidence[contrast.key], study, final, compared) for contrast in contrasts
         ]
+    if table.searched:
+        results["searched"] = True
+    if plan.goal:
+        goal = cast(PlannedGoal, plan.goal)
+        levels = read_levels(read_table(folder, study, goal["metric"]), study.get("goal_costs", {}))
+        looks = count_looks(folder.read_search(), goal, len(study["seeds"]))
+        results["goal"] = answer_goal(goal, levels, plan.alpha, looks=looks)
     if tables := compare_tables(study, table, plan, against, final):
         results["post_hoc"] = tables
     if scores := compare_scores(table, plan, against):

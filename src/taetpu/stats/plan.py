@@ -93,6 +93,7 @@ class Plan:
         metrics: the metrics that runs measure (`MetricSpec.to_data`): those of evaluations by name (`loss`), those of
             training steps with a slash after the name (`gradient-norm/`), and that of a judged table by the name of its
             column. Plans that store none take the metrics from their names (`EARLIER_METRICS`).
+        goal: the goal (`store.frozen_study.PlannedGoal`); empty without one.
     """
 
     primary: str
@@ -109,6 +110,7 @@ class Plan:
     noise: NoiseModel = "guard"
     table: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(default_factory=dict)
+    goal: Mapping[str, Any] = field(default_factory=dict)
 
     def frozen(self) -> dict[str, Any]:
         """Return the plan with its hash, as stored with the study."""

@@ -12,6 +12,7 @@ from typing_extensions import TypedDict
 
 from taetpu.core.errors import UserError
 from taetpu.core.metric_spec import Direction
+from taetpu.stats.goal_results import GoalAnswer
 from taetpu.stats.item_results import ItemScore
 from taetpu.stats.plan import NoiseModel
 from taetpu.store import frozen_study
@@ -76,7 +77,7 @@ class Run(TypedDict, closed=True):
 
     seed: int
     id: str | None  # the first 8 characters of its identity; None if it has not ended
-    outcome: Literal["finished", "stopped", "diverged", "unfinished", "missing"]
+    outcome: Literal["finished", "stopped", "diverged", "unfinished", "missing", "untrained"]
     value: float | None  # the primary metric; None unless the run finished or stopped
 
 
@@ -184,6 +185,7 @@ class FrozenPlan(TypedDict, closed=True):
     noise: NotRequired[NoiseModel]
     table: NotRequired[dict[str, Any]]
     metrics: NotRequired[dict[str, Any]]  # what the metrics are, by name (see `stats.plan.describe_metric`)
+    goal: NotRequired[frozen_study.PlannedGoal]
     sha256: str  # the hash of all keys above
     error_rate: float  # the chance of a false verdict at this number of seeds
     written_after: NotRequired[int]  # the number of runs that had ended before, if the plan was written after them
@@ -451,6 +453,8 @@ class Results(TypedDict, closed=True):
     designs: Designs
     arms: list[Arm]
     contrasts: NotRequired[list[Contrast]]
+    goal: NotRequired[GoalAnswer]
+    searched: NotRequired[bool]  # whether candidates were left untrained, so that there are no verdicts
     post_hoc: NotRequired[list[PostHoc]]
     scores: NotRequired[list[ItemScore]]  # absent without scores on items
 

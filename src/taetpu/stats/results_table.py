@@ -25,14 +25,15 @@ class Cell:
 
     Attributes:
         seed: the seed.
-        outcome: outcome of the run; `unfinished` if it has not ended, `missing` if a judged table does not have it.
+        outcome: outcome of the run; `unfinished` if it has not ended, `missing` if a judged table does not have it,
+            `untrained` if a search left it out.
         value: value of the primary metric; None unless the run finished or stopped.
         run: the run's folder; None if the run has not ended.
         result: the run's `result.json`; None if the run has not ended.
     """
 
     seed: int
-    outcome: Literal["finished", "stopped", "diverged", "unfinished", "missing"]
+    outcome: Literal["finished", "stopped", "diverged", "unfinished", "missing", "untrained"]
     value: float | None = None
     run: RunFolder | None = None
     result: Mapping[str, Any] | None = None
@@ -75,8 +76,13 @@ class Table:
         return self.block is None
 
     @property
+    def searched(self) -> bool:
+        """Whether a search left runs untrained."""
+        return any(cell.outcome == "untrained" for row in self.cells.values() for cell in row)
+
+    @property
     def complete(self) -> bool:
-        """Whether all runs have ended. Missing runs are never expected to end."""
+        """Whether all runs have ended. Missing and untrained runs are never expected to end."""
         return all(cell.outcome != "unfinished" for row in self.cells.values() for cell in row)
 
     def values(self, arm: str) -> dict[int, float]:
@@ -153,13 +159,21 @@ def read_table(folder: StudyFolder, study: FrozenStudy, metric: str) -> Table:
                 problem, file=run.where, remedy="Move the run that is not part of the study out of the study's folder."
             )
         done[run.arm, run.seed] = run, read_result(run) or {}
-    absent = "missing" if "judged" in study else "unfinished"
+    searched = folder.read_search()
+    asked = {(arm, seed) for step in searched for arm in step["arms"] for seed in step["seeds"]}
+    absent = "missing" if "judged" in study else "untrained" if searched else "unfinished"
     rows = {arm: [(seed, done.get((arm, seed))) for seed in study["seeds"]] for arm in study["arms"]}
     numbers = study.get("blocks"), study.get("strata")
     block, stratum = (None if part is None else dict(zip(study["seeds"], part, strict=True)) for part in numbers)
     if block is not None:  # seeds number the runs of an arm, of which arms may have different numbers
         rows = {arm: [(seed, ended) for seed, ended in row if ended] for arm, row in rows.items()}
-    cells = {arm: [_cell(*ended, s, metric) if ended else Cell(s, absent) for s, ended in rows[arm]] for arm in rows}
+    cells = {
+        arm: [
+            _cell(*ended, s, metric) if ended else Cell(s, "unfinished" if (arm, s) in asked else absent)
+            for s, ended in rows[arm]
+        ]
+        for arm in rows
+    }
     return Table(cells, block, stratum)
 
 

@@ -165,6 +165,23 @@ class PlannedContrast(TypedDict):
     level: NotRequired[str]  # the value of `by` on the first side; the second side has the baseline's
 
 
+class PlannedGoal(TypedDict):
+    """A goal: the candidate of the smallest cost whose metric meets a threshold (see `spec.goal`)."""
+
+    metric: str
+    side: str  # `at_most` or `at_least`
+    level: float  # the threshold
+    minimise: str  # the cost, or the path of a setting
+    monotone: bool  # whether a candidate of higher cost meets whatever a cheaper one does
+
+
+class SearchStep(TypedDict, closed=True):
+    """A decision of a search: the candidates that it trained, and the seeds (see `study.search`)."""
+
+    arms: list[str]
+    seeds: list[int]
+
+
 class PostHocSettings(TypedDict):
     """The settings of a post-hoc ablation table (see `spec.post_hoc.PostHocConfig`)."""
 
@@ -198,6 +215,8 @@ class FrozenStudy(TypedDict, closed=True):
     starts: NotRequired[dict[str, dict[str, str]]]  # by arm and seed: the digest of the model that a run starts from
     post_hoc: NotRequired[dict[str, PostHocSettings]]
     items: NotRequired[dict[str, str]]  # the digests of the files of scores on items, by the name of the score
+    goal: NotRequired[PlannedGoal]
+    goal_costs: NotRequired[dict[str, float]]  # the cost of each candidate
     plan: dict[str, Any]  # the analysis plan with its hash (see `stats.plan`)
     planned_after: NotRequired[int]  # the number of runs that had ended before the plan was written
     judged_at: NotRequired[list[int]]  # the number of seeds at each earlier verdict

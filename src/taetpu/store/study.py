@@ -9,6 +9,7 @@ from taetpu.store.backend import Store
 from taetpu.store.digests import Damaged, digest, seal, unseal
 from taetpu.store.documents import finite, from_yaml, to_json, to_yaml
 from taetpu.store.errors import NotStored, check_name
+from taetpu.store.frozen_study import SearchStep
 from taetpu.store.pack_checkpoints import PackFolder
 from taetpu.store.runs import RunFolder
 
@@ -123,6 +124,21 @@ class StudyFolder:
     def write_plugin(self, name: str, source: bytes) -> None:
         """Store the source code of a plug-in. Writing the same source again has no effect."""
         self.store.write(f"{self.name}/plugins/{name}", source)
+
+    # Search.
+
+    def add_search_step(self, number: int, step: SearchStep) -> None:
+        """Append a decision to the record of a search. Writing the same decision again has no effect.
+
+        Raises:
+            UserError: if another decision is stored under this number.
+        """
+        self.store.write(f"{self.name}/search/{number:04d}.json", seal(dict(step)))
+
+    def read_search(self) -> list[SearchStep]:
+        """Return the decisions of a search, in order; none if the study was not searched."""
+        keys = sorted(self.store.list(f"{self.name}/search"))
+        return [step for key in keys if (step := self._read(key.removeprefix(f"{self.name}/"))) is not None]
 
     # Runs and packs.
 

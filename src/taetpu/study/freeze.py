@@ -74,6 +74,7 @@ def analysis_plan(study: Study) -> Plan:
         post_hoc=study.post_hoc,
         rules=RULES,
         noise="moderated",
+        goal=study.goal or {},
         metrics={name: spec.to_data() for name, spec in study.arms[0].config.metric_specs.items()},
     )
 

@@ -17,6 +17,7 @@ from taetpu.nn.lm import LMConfig
 from taetpu.nn.mask import WindowConfig
 from taetpu.report import evaluation_text
 from taetpu.report.contrasts import describe_contrast
+from taetpu.report.goal import describe_planned_goal
 from taetpu.spec.eval_sample import Sample
 from taetpu.spec.frozen import check_frozen
 from taetpu.spec.resolved_study import Arm, RunSpec, Sources, Study
@@ -26,6 +27,7 @@ from taetpu.stats.power import POWER, PowerAnalysis
 from taetpu.stats.results import read_results
 from taetpu.store.study import StudyFolder
 from taetpu.study.freeze import analysis_plan
+from taetpu.study.goal_costs import goal_costs
 from taetpu.study.matching import arms_to_time
 from taetpu.study.pack_store import resolve_runs, stored_plans
 from taetpu.study.post_hoc import count_components
@@ -118,6 +120,8 @@ def preview(
         and `data` (facts about the evaluation text, see `report.evaluation_text`).
         `windows`: what traced and static window masks cost, or None (see `train.compute.windows`).
         `contrasts`: what each planned contrast compares.
+        `goal`: the `question`, the `cost` of each candidate, cheapest first, and the number of `untrained` candidates
+        that a search left out; None without a goal.
         `post_hoc`: for each table its numbers of `runs`, `done` runs, and `parts` of each arm's model.
         `packs`: the packs left to train. Packs with the same `program` are compiled once; `padding` counts extra runs.
         `tokens`, `flops`: totals of the runs left to train.
@@ -149,6 +153,7 @@ def preview(
         "task": _task(first.task, source),
         "windows": _windows(study, runs),
         "contrasts": {name: describe_contrast(contrast) for name, contrast in study.contrasts.items()},
+        "goal": _goal(study, folder),
         "post_hoc": _post_hoc(study, folder),
         "arms": [
             {
@@ -175,6 +180,21 @@ def _post_hoc(study: Study, folder: StudyFolder) -> dict[str, dict[str, Any]]:
     return {
         name: {"runs": len(runs), "done": sum(name in tables for tables in stored), "parts": parts}
         for name, parts in count_components(study).items()
+    }
+
+
+def _goal(study: Study, folder: StudyFolder) -> dict[str, Any] | None:
+    """Return the question of the goal and the costs of its candidates, cheapest first; None without a goal."""
+    if study.goal is None:
+        return None
+    stored = read_study(folder).get("goal_costs", {}) if folder.exists() else {}
+    costs = goal_costs(study, stored)
+    searched = {arm for step in folder.read_search() for arm in step["arms"]}
+    return {
+        **study.goal,
+        "question": describe_planned_goal(study.goal),
+        "cost": dict(sorted(costs.items(), key=lambda entry: entry[1])),
+        "untrained": len({arm.name for arm in study.arms} - searched) if searched else 0,
     }
 
 

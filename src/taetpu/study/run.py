@@ -1,5 +1,6 @@
 """Running a study: freeze it, plan the missing runs, train them pack by pack, ablate, analyse and report."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,18 +14,24 @@ from taetpu.report.build import build_report
 from taetpu.report.notebook import notebook_html
 from taetpu.report.summary import headline
 from taetpu.spec.frozen import check_frozen
+from taetpu.spec.goal import EXAMPLE as GOAL_EXAMPLE
 from taetpu.spec.loading import Sets
 from taetpu.spec.resolved_study import Study
 from taetpu.spec.study_config import MAX_SEED
 from taetpu.stats.analyse import analyse
+from taetpu.stats.goal import read_levels
+from taetpu.stats.goal_search import check_max_runs, count_runs, next_step
 from taetpu.stats.load import read_study
 from taetpu.stats.results import Results
+from taetpu.stats.results_table import read_table
 from taetpu.store.backend import default_root, open_store
+from taetpu.store.frozen_study import SearchStep
 from taetpu.store.study import StudyFolder
 from taetpu.study.arm_stages import ArmStages
 from taetpu.study.damaged import check_runs
 from taetpu.study.executor import Executor
 from taetpu.study.freeze import freeze
+from taetpu.study.goal_costs import goal_costs
 from taetpu.study.loading import load_study
 from taetpu.study.matching import time_matched_steps
 from taetpu.study.on_ray import RayExecutor, connected, refuse_accelerator, shared_root
@@ -90,6 +97,8 @@ class Options:
         until_resolved: add the seeds of the next interim analysis while an arm is inconclusive.
         profile: the number of steps to trace in each pack.
         retrain_damaged: move away finished runs with damaged files and train these runs again.
+        search: train the candidates of the goal in the order that answers it soonest, and leave the others untrained.
+        max_runs: the largest number of runs of a search; None for no limit.
     """
 
     packing: Packing = AUTO
@@ -98,6 +107,8 @@ class Options:
     until_resolved: bool = False
     profile: int = 0
     retrain_damaged: bool = False
+    search: bool = False
+    max_runs: int | None = None
 
 
 DEFAULTS = Options()
@@ -114,6 +125,8 @@ def run(
     until_resolved: bool = False,
     profile: int = 0,
     retrain_damaged: bool = False,
+    search: bool = False,
+    max_runs: int | None = None,
     shard: str | None = None,
     wait: bool = True,
     ray: str | None = None,
@@ -132,6 +145,8 @@ def run(
         until_resolved: see `Options`.
         profile: see `Options`.
         retrain_damaged: see `Options`.
+        search: see `Options`.
+        max_runs: see `Options`.
         shard: the share of the packs that this process trains, in the form `I/N`; see `study.shards`.
         wait: whether a shard waits for the other shards if more packs will be planned after they finish.
         ray: the address of the Ray cluster that trains the packs. With "", a cluster on this host is used, and one is
@@ -143,9 +158,9 @@ def run(
             there are several processes that were not started by `taetpu run`, or a dictionary is given with `ray`.
         SharesLeft: if this shard is trained but other shards are not.
     """
-    options = Options(
-        parse_packing(pack), tuple(reuse), parse_audit(audit), until_resolved, parse_profile(profile), retrain_damaged
-    )
+    trained = parse_packing(pack), tuple(reuse), parse_audit(audit), until_resolved, parse_profile(profile)
+    options = Options(*trained, retrain_damaged, search, max_runs)
+    refuse_shared_search(options, shard, ray)
     share = None if shard is None else parse_shard(shard)
     if ray is not None:
         if isinstance(file, Mapping):
@@ -209,6 +224,7 @@ def run_study(
         looks = f"measure: {{looks: [{max(first, 2)}, {2 * max(first, 2)}]}}"
         remedy = f"Add `{looks}` to the study file before the first run."
         raise study.document.locate(UserError(problem, path=("measure", "looks"), remedy=remedy))
+    check_search(study, options)
     executor = executor or Executor(folder)
     reuse = Reuse(folder, options.reuse)
     if folder.exists():
@@ -221,6 +237,8 @@ def run_study(
         callback.on_study_begin(study)
         runner = StudyRunner(stages, folder, callback, options, executor, reuse)
         runner.match_times()
+        if options.search:
+            return runner.search()
         seeds = study.seeds
         while True:
             if options.until_resolved:
@@ -272,7 +290,7 @@ class StudyRunner:
             The outcome, or None if another process has meanwhile analysed these seeds and added seeds.
         """
         untuned, trials = self.stages.matched.changed(seeds=seeds), self.stages.trials
-        freeze(untuned, self.folder)
+        self.freeze(untuned)
         reused, failed = self.train(untuned)
         if self.options.until_resolved and len(seeds_begun(untuned, seeds, self.folder)) > len(seeds):
             return None
@@ -285,6 +303,40 @@ class StudyRunner:
                 more.append(self.train(tuned))
             reused += [run for runs, _ in more for run in runs]
             failed += [failure for _, failures in more for failure in failures]
+        return self.conclude(untuned, reused, failed)
+
+    def search(self) -> Outcome:
+        """Train candidates of the goal one by one, as `next_step` decides, then analyse and report.
+
+        Each decision is stored before its runs are trained. A call that resumes a search makes the same decisions.
+        """
+        study, goal, steps = self.stages.matched, self.stages.matched.goal, list[SearchStep]()
+        assert goal is not None, "check_search refuses studies without a goal"
+        self.freeze(study)
+        frozen = read_study(self.folder)
+        reused, failed = list[Run](), list[Failure]()
+        while not failed:
+            levels = read_levels(read_table(self.folder, frozen, goal["metric"]), frozen.get("goal_costs", {}), steps)
+            step = next_step(goal, levels, study.seeds, study.measure.alpha)
+            if step is None or (self.options.max_runs or math.inf) < count_runs([*steps, step]):
+                break
+            self.folder.add_search_step(len(steps), step)
+            steps.append(step)
+            copied, failed = self.train(study, step)
+            reused += copied
+        return self.conclude(study, reused, failed)
+
+    def freeze(self, study: Study) -> None:
+        """Freeze the study, with the costs of its candidates if it has a goal."""
+        costs = {}
+        if study.goal is not None:
+            known = read_study(self.folder).get("goal_costs", {}) if self.folder.exists() else {}
+            seconds = partial(self.executor.seconds_per_step, study, callback=self.callback)
+            costs = {"goal_costs": goal_costs(study, known, seconds)}
+        freeze(study, self.folder, **costs)
+
+    def conclude(self, untuned: Study, reused: list[Run], failed: list[Failure]) -> Outcome:
+        """Check a sample of the reused runs, compute post-hoc tables, analyse and report."""
         sample = sample_runs(reused, self.options.audit)
         refuted = self.executor.replicate(sample, reused, untuned, self.callback, self.options.packing)
         failed_tables = compute_tables(untuned, self.folder, self.callback)
@@ -293,11 +345,38 @@ class StudyRunner:
             self.folder.delete_claims()
         return Outcome(results, build_report(self.folder), failed, refuted, self.folder.where, failed_tables)
 
-    def train(self, study: Study) -> tuple[list[Run], list[Failure]]:
-        """Copy finished runs and train the other runs. Return the reused runs and the failures."""
+    def train(self, study: Study, step: SearchStep | None = None) -> tuple[list[Run], list[Failure]]:
+        """Copy finished runs and train the other runs, or those of a step. Return the reused runs and the failures."""
         runs, options = resolve_runs(study, self.folder), self.options
+        if step is not None:
+            runs = [run for run in runs if run.arm in step["arms"] and run.seed in step["seeds"]]
         reused = self.reuse.adopt(runs, self.executor.reserved_runs())
         return reused, self.executor.train(runs, study.sources, self.callback, options.packing, options.profile)
+
+
+# --- search -----------------------------------------------------------------------------------------------------------
+
+
+def check_search(study: Study, options: Options) -> None:
+    """Raise `UserError` if a study cannot be searched with these options."""
+    if options.max_runs is not None and not options.search:
+        problem = "--max-runs limits a search, and --search is not given"
+        raise UserError(problem, path=("--max-runs",), remedy="Add --search.")
+    if not options.search:
+        return
+    if study.goal is None:
+        remedy = f"Add e.g. `goal: {GOAL_EXAMPLE}` to the study file before the first run."
+        raise study.document.locate(UserError("--search requires a goal", path=("goal",), remedy=remedy))
+    check_max_runs(study.goal, len(study.arms), len(study.seeds), options.max_runs)
+
+
+def refuse_shared_search(options: Options, shard: str | None, ray: str | None) -> None:
+    """Raise `UserError` if a search would be shared by several processes, which cannot decide together."""
+    for name, given in (("--shard", shard is not None), ("--on ray", ray is not None),
+                        ("--until-resolved", options.until_resolved)):  # fmt: skip
+        if options.search and given:
+            problem = f"--search and {name} cannot be used together"
+            raise UserError(problem, path=("--search",), remedy=f"Remove {name}.")
 
 
 # --- seeds of interim analyses ----------------------------------------------------------------------------------------

@@ -1,0 +1,76 @@
+"""The chart of a goal: each candidate's mean over its cost, with the threshold."""
+
+from typing import Any
+
+import altair as alt
+
+from taetpu.report.charts import Spec, chart, responsive_spec, verdict_colour
+from taetpu.report.goal import cost_title, with_means
+from taetpu.report.short_names import shorten_names
+from taetpu.stats.goal_results import GoalAnswer, GoalCandidate
+from taetpu.stats.plan import describe_metric
+from taetpu.stats.results import Results
+
+HEIGHT, POINT, REACH = 260, 22, 9
+MOST_LABELS = 12
+MARKS = {"meets": ("better", "triangle-up"), "fails": ("worse", "triangle-down"), None: ("inconclusive", "circle")}
+"""The verdict whose colour a side has, and its shape."""
+LOG_FROM = 8.0
+"""Ratio of the largest to the smallest cost from which on the axis is logarithmic."""
+
+
+def goal_chart(results: Results) -> Spec | None:
+    """Return the chart of each candidate's mean over its cost, with the threshold; None if nothing is trained."""
+    if "goal" not in results or not (shown := with_means(results["goal"])):
+        return None
+    answer = results["goal"]
+    rows = _rows(answer, shown)
+    spread = [row["cost"] for row in rows]
+    kind = "log" if min(spread) > 0 and max(spread) / min(spread) >= LOG_FROM else "linear"
+    x = alt.X("cost:Q", title=cost_title(answer["minimise"]),
+              scale=alt.Scale(type=kind, zero=False, nice=False, padding=24),
+              axis=alt.Axis(format=".3~s", tickCount=4, grid=False))  # fmt: skip
+    title = describe_metric(results["plan"], answer["metric"]).title
+    y = alt.Y("mean:Q", title=title, scale=alt.Scale(zero=False, padding=24),
+              axis=alt.Axis(tickCount=5, domain=False, ticks=False))  # fmt: skip
+    base = chart(rows).encode(x=x, tooltip=[
+        "candidate:N", alt.Tooltip("cost:Q", format=".4~s"), alt.Tooltip("mean:Q", format=".4f"), "decided:N",
+    ])  # fmt: skip
+    shapes = [MARKS[side][1] for side in MARKS]
+    decided = ["meets", "fails", "not decided"]
+    layers = [
+        chart([{"level": answer["level"]}]).mark_rule(style="goal").encode(y="level:Q"),
+        base.mark_rule(strokeWidth=2).encode(y="low:Q", y2="high:Q", color=verdict_colour()),
+        base.mark_point(filled=True, size=90, opacity=1).encode(
+            y=y,
+            color=verdict_colour(),
+            shape=alt.Shape("decided:N", scale=alt.Scale(domain=decided, range=shapes), title=None,
+                            legend=alt.Legend(orient="top")),
+        ),
+        *(
+            base.transform_filter(f"datum.label_at === '{align}'")
+            .mark_text(align=align, dx=REACH if align == "left" else -REACH, style="note")
+            .encode(y=y, text="label:N")
+            for align in ("left", "right")
+        ),
+    ]  # fmt: skip
+    return responsive_spec(alt.layer(*layers).properties(height=HEIGHT))
+
+
+def _rows(answer: GoalAnswer, shown: list[GoalCandidate]) -> list[dict[str, Any]]:
+    """Return the points of the chart. Labels are beside them: above and below are the intervals.
+
+    If there are many candidates, only those near the answer have a label.
+    """
+    rows: list[dict[str, Any]] = []
+    names = shorten_names([each["name"] for each in shown], POINT)
+    near = {answer["smallest"], answer["best"], *answer["possible"]} if len(shown) > MOST_LABELS else set()
+    middle = (shown[0]["cost"] + shown[-1]["cost"]) / 2
+    for each, name in zip(shown, names, strict=True):
+        verdict, _ = MARKS[each["side"]]
+        low, high = each["ci95"] or (each["mean"], each["mean"])
+        label = name if each["name"] in near or len(shown) <= MOST_LABELS else ""
+        place = {"label": label, "label_at": "left" if each["cost"] <= middle else "right"}
+        facts = {"candidate": each["name"], "verdict": verdict, "decided": each["side"] or "not decided"}
+        rows.append({**facts, **place, "cost": each["cost"], "mean": each["mean"], "low": low, "high": high})
+    return rows
