@@ -1,9 +1,9 @@
 """Error rates of goals, with and without a search, on simulated studies.
 
 Each study has candidates along a cost, with means that fall along it. `python -m benchmarks.goal_calibration` prints
-the table of docs/statistics.md: the share of studies in which the smallest candidate that meets the threshold is not among
-those that the answer allows (the error), in which a false candidate is named, and in which the true one is named, with
-the median number of trained candidates.
+the table of docs/statistics.md: the share of studies in which the smallest candidate that meets the threshold is not
+among those that the answer allows (the error), in which a false candidate is named, and in which the true one is
+named, with the median number of trained candidates.
 """
 
 import argparse
