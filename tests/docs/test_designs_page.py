@@ -22,6 +22,13 @@ ARMS = {
         *("baseline@dim=32,steps=250", "no-rope@dim=32,steps=250", "no-rope"),
         *("baseline@dim=128,steps=1000", "no-rope@dim=128,steps=1000"),
     ],
+    "several.yaml": [
+        *("no-rope", "relu", "baseline@sort", "no-rope@sort", "relu@sort"),
+        *("baseline@induction", "no-rope@induction", "relu@induction"),
+    ],
+    "elsewhere.yaml": [
+        *("relu", "baseline@init=fan-in", "relu@init=fan-in", "baseline@lr=0.003", "relu@lr=0.003"),
+    ],
     "tuned.yaml": ["no-rope", "slow"],
     "matched.yaml": ["relu", "deep", "relu@flops", "relu@params", "deep@flops", "deep@params"],
     "stopped.yaml": ["no-rope", "mean"],

@@ -15,13 +15,14 @@ from taetpu.report.goal_chart import goal_chart
 from taetpu.report.item_charts import item_score_chart
 from taetpu.report.item_scores import chart_name, charted_scores
 from taetpu.report.point_labels import REACH, SIDES, place_labels
+from taetpu.report.repeats import HEATMAP, PROFILES, score_differences
 from taetpu.report.short_names import shorten_names
 from taetpu.report.summary import Costs
 from taetpu.report.verdict_style import MARKS
 from taetpu.stats import formatting
 from taetpu.stats.formatting import fixed_places
 from taetpu.stats.plan import describe_metric
-from taetpu.stats.results import LadderArm, Results, Term
+from taetpu.stats.results import LadderArm, Results, TasksDesign, Term
 
 HEIGHT, TRADEOFF_HEIGHT = 150, 230
 PLOT_WIDTH = 240
@@ -47,6 +48,10 @@ def draw_panels(results: Results, measured: Costs) -> dict[str, Spec]:
         panels[CHART] = components_chart(results)
     if "ladder" in designs:
         panels |= {f"ladder {name}": ladder_chart(results, arm) for name, arm in designs["ladder"]["arms"].items()}
+    if tasks := designs.get("tasks"):
+        names, columns = [name for name, entry in tasks["arms"].items() if entry["pooled"]], tasks["rungs"]
+        panels[HEATMAP] = heatmap([*score_differences(tasks)], columns, names, "max")
+        panels[PROFILES] = profiles_chart(tasks)
     for rung, entry in designs["factorial"]["scales"].items() if "factorial" in designs else ():
         if known := factors.single_effects(entry["terms"]):
             panels[heatmap_name(rung)] = interaction_heatmap(known, results["direction"], places)
@@ -61,11 +66,16 @@ def interaction_heatmap(terms: Sequence[Term], direction: str, places: int = 0) 
         shown = {"effect": term["effect"], "text": formatting.effect(term["effect"], term["ci95"], places)}
         cells += [{"column": column, "row": row, **shown} for column, row in {(first, last), (last, first)}]
     names = list(dict.fromkeys(term["factors"][0] for term in terms if len(term["factors"]) == 1))
+    return heatmap(cells, names, names, direction)
+
+
+def heatmap(cells: list[dict[str, Any]], columns: list[str], rows: list[str], direction: str) -> Spec:
+    """Return a heatmap of effects: cells with `column`, `row`, `effect` and `text`."""
     most = max((abs(cell["effect"]) for cell in cells), default=1.0) or 1.0
     colours = alt.Scale(domain=[-most, 0, most], range="diverging", reverse=direction != "min", interpolate="rgb")
-    axis = named_axis(names, FACTOR, labelAngle=0)
+    across, down = (named_axis(names, FACTOR, labelAngle=0) for names in (columns, rows))
     base = chart(cells).encode(
-        x=alt.X("column:N", sort=names, title=None, axis=axis), y=alt.Y("row:N", sort=names, title=None, axis=axis)
+        x=alt.X("column:N", sort=columns, title=None, axis=across), y=alt.Y("row:N", sort=rows, title=None, axis=down)
     )
     squares = base.mark_rect(stroke="white", strokeWidth=2).encode(
         color=alt.Color("effect:Q", scale=colours, legend=None), tooltip=["column:N", "row:N", "text:N"]
@@ -76,7 +86,24 @@ def interaction_heatmap(terms: Sequence[Term], direction: str, places: int = 0) 
         .encode(text="text:N")
         for sign, style in (("!", "cell"), ("", "dark-cell"))
     ]
-    return responsive_spec(alt.layer(squares, *texts).properties(height=CELL * len(names) + CELL))
+    return responsive_spec(alt.layer(squares, *texts).properties(height=CELL * len(rows) + CELL))
+
+
+def profiles_chart(tasks: TasksDesign) -> Spec:
+    """Return the performance profiles: the share of runs that reach each score, a line for each arm."""
+    rows = [
+        {"arm": name, "score": level, "share": share}
+        for name, entry in tasks["arms"].items()
+        for level, share in zip(tasks["levels"], entry["profile"] or (), strict=False)
+    ]
+    axis = alt.Axis(tickCount=5, domain=False, ticks=False)
+    lines = chart(rows).mark_line(interpolate="step-after").encode(
+        x=alt.X("score:Q", title="score", scale=alt.Scale(domain=[0, 1])),
+        y=alt.Y("share:Q", title="share of runs", scale=alt.Scale(domain=[0, 1]), axis=axis),
+        strokeDash=alt.StrokeDash("arm:N", title=None, sort=[*tasks["arms"]]),
+        tooltip=["arm:N", "score:Q", "share:Q"],
+    )  # fmt: skip
+    return responsive_spec(alt.layer(lines).properties(height=TRADEOFF_HEIGHT))
 
 
 def tradeoff_chart(points: list[dict[str, Any]], title: str, metric: str, places: int = 4) -> Spec:

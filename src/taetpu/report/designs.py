@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from taetpu.report import factors, rungs, summary
 from taetpu.report.components import components_section
+from taetpu.report.repeats import across_section, tasks_section
 from taetpu.report.section_types import Section, Table
 from taetpu.stats import formatting
 from taetpu.stats.deviations import tuning_metric
@@ -33,6 +34,10 @@ def design_sections(results: Results) -> Iterator[Section]:
         yield _factorial_section(results, designs["factorial"])
     if "ladder" in designs:
         yield _ladder_section(results, designs["ladder"])
+    if "tasks" in designs:
+        yield tasks_section(results, designs["tasks"])
+    if "across" in designs:
+        yield across_section(results, designs["across"])
     if results["tuning"]:
         yield _tuning_section(results, results["tuning"])
 

@@ -65,7 +65,8 @@ def frontiers(results: Results, measured: Costs) -> dict[str, list[dict[str, Any
 
 
 def _on_equal_data(results: Results) -> list[Arm]:
-    other = {base["name"] for base in rungs.baselines(results).values() if changes_data(base["diff"])}
+    bases = rungs.baselines(results) | {arm["name"]: arm for arm in results["arms"] if arm["against"] is None}
+    other = {base["name"] for base in bases.values() if changes_data(base["diff"])}
     return [arm for arm in results["arms"] if (arm["against"] or arm["name"]) not in other]
 
 

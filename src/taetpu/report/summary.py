@@ -168,6 +168,8 @@ def describe_effects(results: Results) -> str:
     better = "lower" if results["direction"] == "min" else "higher"
     seeds = _count(len(results["seeds"]), block_noun(results))
     metric = f"{describe_metric(results['plan']).title}, {better} is better."
+    if (tasks := results["plan"].get("tasks", {})) and len({task["primary"] for task in tasks.values()}) > 1:
+        metric = "Each task is compared by its own metric."
     if is_single_judged(results):
         return f"{metric} The mean is over {seeds}."
     return f"{metric} Effects are arm minus baseline over {seeds}."
@@ -196,13 +198,13 @@ def headline(results: Results) -> str:
         return f"Baseline only: {mean}."
     lost = [arm["name"] for arm in arms if all_diverged(arm)]
     if len(lost) == len(arms):
-        return f"Every run of {_count_arms(arms)} diverged."
+        return f"Every run of {_count_arms(arms, results)} diverged."
     diverged = f" Diverged on every seed: {formatting.list_names(lost)}." if lost else ""
     return f"{_main_finding(arms, results)}{diverged}"
 
 
 def _main_finding(arms: list[Arm], results: Results) -> str:
-    name, total = describe_metric(results["plan"]).label, _count_arms(arms)
+    name, total = _metric_name(results), _count_arms(arms, results)
     known = sum(arm["effect"] is not None for arm in arms)
     if not results["complete"]:
         shown = total if known == len(arms) else f"{known} of {_count(len(arms), 'arm')}"
@@ -217,9 +219,9 @@ def _main_finding(arms: list[Arm], results: Results) -> str:
     at = f"At {top}, the largest of {scales} scales: " if top else f"Over {scales} scales: " if scales else ""
     crossed = factors.describe_factorial(results, top or "")
     if crossed is None:
-        return f"{at if top else tuned}{_count_verdicts(arms, name)}"
+        return f"{at if top else tuned}{_count_verdicts(arms, name, results)}"
     others = [arm for arm in arms if arm["role"].get("design") != "factorial"]
-    return f"{at}{crossed}{f' Other arms: {tuned}{_count_verdicts(others, name)}' if others else ''}"
+    return f"{at}{crossed}{f' Other arms: {tuned}{_count_verdicts(others, name, results)}' if others else ''}"
 
 
 def all_diverged(arm: Arm) -> bool:
@@ -227,16 +229,27 @@ def all_diverged(arm: Arm) -> bool:
     return arm["diverged"] == len(arm["runs"])
 
 
-def _count_arms(arms: list[Arm]) -> str:
+def _metric_name(results: Results) -> str:
+    """Return the name of the primary metric; with tasks of different metrics, words for all of them."""
+    primaries = {task["primary"] for task in results["plan"].get("tasks", {}).values()}
+    return "the metric of its task" if len(primaries) > 1 else describe_metric(results["plan"]).label
+
+
+def _count_arms(arms: list[Arm], results: Results) -> str:
     """Return the number of arms. An arm at several scales of a ladder counts once, as in `1 arm at 3 scales`."""
     notes = [arm["role"].get("ladder", {"arm": arm["name"], "rung": ""}) for arm in arms]
     names, scales = ({note[part] for note in notes} for part in ("arm", "rung"))
-    return f"{_count(len(names), 'arm')} at {len(scales)} scales" if len(scales) > 1 else _count(len(arms), "arm")
+    if len(scales) < 2:
+        return _count(len(arms), "arm")
+    plan = results["plan"]
+    where = "on {} tasks" if plan.get("tasks") else "under {} settings" if plan.get("across") else "at {} scales"
+    return f"{_count(len(names), 'arm')} {where.format(len(scales))}"
 
 
-def _count_verdicts(arms: list[Arm], metric: str) -> str:
+def _count_verdicts(arms: list[Arm], metric: str, results: Results) -> str:
     """Return a sentence with the number of arms, or of arms at a scale, for each verdict."""
-    counts, total, plain = Counter(arm["verdict"] for arm in arms), _count_arms(arms), _count(len(arms), "arm")
+    counts = Counter(arm["verdict"] for arm in arms)
+    total, plain = _count_arms(arms, results), _count(len(arms), "arm")
     (first, number), *others = [(verdict, counts[verdict]) for verdict in VERDICTS if counts[verdict]]
     if first == "inconclusive":
         none = f"None of {plain} differs" if total == plain else f"{total}: none differs"

@@ -9,10 +9,11 @@ from taetpu.report.designs import joint_effects
 from taetpu.report.goal import describe_goal
 from taetpu.report.judged import strata_sentences
 from taetpu.report.post_hoc import describe_verdicts
+from taetpu.report.repeats import LEGEND, SYMBOLS, describe, describe_metrics, pooled_cells
 from taetpu.report.short_names import shorten_names
 from taetpu.report.verdict_style import PENDING, VERDICTS
 from taetpu.stats import formatting
-from taetpu.stats.results import Arm, FactorialScale, Parts, Results
+from taetpu.stats.results import Arm, FactorialScale, Parts, Results, TasksDesign
 
 COLUMNS = 80
 MAX_TERMS = 12
@@ -32,7 +33,13 @@ def table_text(results: Results) -> str:
         *describe_verdicts(results),
         summary.describe_reuse(results),
     ]
-    parts = [[*map(_wrap, above)], table, *_joint_effects(results), [*map(_wrap, filter(None, below))]]
+    parts = [
+        [*map(_wrap, above)],
+        table,
+        *_joint_effects(results),
+        *_repeated(results),
+        [*map(_wrap, filter(None, below))],
+    ]
     return "\n\n".join("\n".join(lines) for lines in parts)
 
 
@@ -125,6 +132,35 @@ def _joint_effects(results: Results) -> Iterator[list[str]]:
     if contrasts := results.get("contrasts"):
         rows = [(entry["name"], *contrast_cells(entry), entry["verdict"] or "interim") for entry in contrasts]
         yield text_table(("contrast", "effect", "95 % interval", "Holm p", "verdict"), rows)
+
+
+def _repeated(results: Results) -> Iterator[list[str]]:
+    """Yield tables of arms by tasks and of pooled effects, and whether verdicts hold under other settings."""
+    designs = results["designs"]
+    if tasks := designs.get("tasks"):
+        yield [*_picture(tasks, results), _wrap(f"Verdicts by task: {LEGEND}. {describe_metrics(results)}")]
+        rows = [(name, *pooled_cells(entry)) for name, entry in tasks["arms"].items() if entry["pooled"]]
+        rows = [(name, effect, interval, p, differ, verdict) for name, effect, interval, p, verdict, differ in rows]
+        header = ("arm", "pooled", "95 % interval", "Holm p", "tasks differ p", "verdict")
+        yield [*text_table(header, rows), _wrap("Intervals of pooled effects hold for these tasks.")]
+    if across := designs.get("across"):
+        lines = [f"{name}: the verdict {describe(entry)}." for name, entry in across["arms"].items()]
+        yield [*map(_wrap, ["Under other settings:", *lines])]
+
+
+def _picture(tasks: TasksDesign, results: Results) -> list[str]:
+    """Return the table of scores and verdicts, arms by tasks."""
+    verdicts = {arm["name"]: arm["verdict"] for arm in results["arms"]}
+    names = shorten_names([*tasks["arms"]], 16)
+    width = max(4, (COLUMNS - 16 - 2 - 8) // len(tasks["rungs"]) - 2)
+    rows = []
+    for name, entry in zip(names, tasks["arms"].values(), strict=True):
+        cells = []
+        for task in tasks["rungs"]:
+            symbol = SYMBOLS[verdicts.get(entry["rungs"].get(task, ""))] if entry["pooled"] else ""
+            cells.append(f"{formatting.number(entry['scores'].get(task), 2)}{symbol:>2}")
+        rows.append((name, *cells, formatting.number(entry["mean"], 3)))
+    return text_table(("score", *shorten_names(tasks["rungs"], width), "mean"), rows)
 
 
 def _factor_rows(entry: FactorialScale, results: Results) -> list[tuple[str, ...]]:

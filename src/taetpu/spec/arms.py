@@ -5,8 +5,9 @@ from itertools import chain, islice
 from typing import Any
 
 from taetpu.core.errors import ErrorList, KeyPath, UserError, locate_errors
-from taetpu.spec.designs import factorial, ladder, one_by_one
+from taetpu.spec.designs import factorial, one_by_one
 from taetpu.spec.overrides import apply_overrides, takes_list
+from taetpu.spec.repeats import repeat_arms
 from taetpu.spec.study_config import BASELINE, StudySpec
 from taetpu.spec.unresolved_arms import (
     MAX_ARMS,
@@ -21,7 +22,7 @@ from taetpu.spec.unresolved_arms import (
 
 
 def candidates(spec: StudySpec, base: Mapping[str, Any], mistakes: ErrorList) -> list[Candidate]:
-    """Return all arms except the baseline: the arms under `arms` and the arms of designs, at every scale of the ladder.
+    """Return all arms except the baseline: the arms under `arms` and the arms of designs, in every repetition.
 
     Args:
         spec: The study file.
@@ -34,7 +35,7 @@ def candidates(spec: StudySpec, base: Mapping[str, Any], mistakes: ErrorList) ->
     """
     seen: dict[str, Candidate] = {}
     arms = chain(_written(spec, base, mistakes), one_by_one(spec), factorial(spec, base), _grid(spec))
-    for arm in ladder(spec, base, list(islice(arms, MAX_ARMS + 1))):
+    for arm in repeat_arms(spec, base, list(islice(arms, MAX_ARMS + 1))):
         if len(seen) == MAX_ARMS:
             problem = f"the study has more than {MAX_ARMS} arms"
             raise UserError(

@@ -1,12 +1,12 @@
 """Designs: the arms that are generated for a study, and the role of each arm.
 
 `leave_one_out` and `add_one_in` have one arm for each part and one arm for all parts together. `factorial` crosses
-factors in full or as a fraction. `ladder` repeats every arm at several scales. Each scale has a separate baseline.
+factors in full or as a fraction. `spec.repeats` repeats the arms at scales, on tasks, or under other settings.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -16,17 +16,16 @@ from taetpu.core.short_paths import short_paths
 from taetpu.spec.document import format_value
 from taetpu.spec.fractional_factorial import Fraction, build_fraction
 from taetpu.spec.overrides import apply_overrides
-from taetpu.spec.study_config import BASELINE, RunConfig, StudySpec
+from taetpu.spec.study_config import RunConfig, StudySpec
 from taetpu.spec.unresolved_arms import (
     Candidate,
     bounded,
-    cell_name,
     check_lists,
     check_part,
     check_paths,
     label,
 )
-from taetpu.store.frozen_study import OneByOne, Role, StudyDesign
+from taetpu.store.frozen_study import OneByOne
 
 FRACTIONS = {"1": 0, "1/2": 1, "1/4": 2, "1/8": 3, "1/16": 4}
 MAX_CELLS, MAX_FACTORS = 256, 10
@@ -112,7 +111,8 @@ def factors_of(spec: StudySpec, base: Mapping[str, Any]) -> dict[str, Factor]:
     factors: dict[str, Factor] = {}
     changed = set[str]()
     for key, value in written.items():
-        factor, place = _factor(names[key], key, value, base), ("factorial", key)
+        place = ("factorial", key)
+        factor = read_factor(names[key], key, value, base, place)
         if factor.name in factors:
             raise UserError(f"two factors are called {factor.name!r}", path=place, remedy="Rename one of the factors.")
         if twice := changed & factor.levels[1][1].keys():
@@ -122,13 +122,24 @@ def factors_of(spec: StudySpec, base: Mapping[str, Any]) -> dict[str, Factor]:
     return factors
 
 
-def _factor(name: str, written: str, value: Any, base: Mapping[str, Any]) -> Factor:
-    place = ("factorial", written)
+def read_factor(name: str, written: str, value: Any, base: Mapping[str, Any], place: KeyPath) -> Factor:
+    """Return a factor: a list of levels with the baseline's value, or a mapping of changes.
+
+    Args:
+        name: The name of the factor.
+        written: The factor's key in the study file.
+        value: The factor's value in the study file.
+        base: The baseline's data.
+        place: The place of the factor in the study file.
+
+    Raises:
+        UserError: If the changes are invalid, or the levels do not include the baseline's value and another one.
+    """
     if isinstance(value, Mapping) and "." not in written:
         check_part(written, value, place, "factor")
         return Factor(name, written, [("", {}), (name, dict(value))])
-    check_lists({written: value}, ("factorial",))
-    same = [i for i, level in enumerate(value) if _is_baseline(base, {written: level}, {written: (*place, i)})]
+    check_lists({written: value}, place[:-1])
+    same = [i for i, level in enumerate(value) if is_baseline(base, {written: level}, {written: (*place, i)})]
     if len(value) < 2 or not same:
         problem = f"the levels {format_value(value)} do not include the baseline's value and at least one other"
         raise UserError(problem, path=place, remedy="List the baseline's value and the values to compare it with.")
@@ -136,7 +147,7 @@ def _factor(name: str, written: str, value: Any, base: Mapping[str, Any]) -> Fac
     return Factor(name, written, [("", {}), *others])
 
 
-def _is_baseline(base: Mapping[str, Any], overrides: Mapping[str, Any], places: Mapping[str, KeyPath]) -> bool:
+def is_baseline(base: Mapping[str, Any], overrides: Mapping[str, Any], places: Mapping[str, KeyPath]) -> bool:
     """Return whether overrides leave the baseline unchanged.
 
     Raises:
@@ -179,95 +190,3 @@ def crossing(spec: StudySpec, factors: Mapping[str, Factor]) -> Fraction:
         problem = f"{asked} of a design of {len(names)} factors has too few cells to distinguish the factors"
         raise UserError(problem, path=path, remedy="Use a larger fraction or more factors.")
     return build_fraction(names, FRACTIONS[asked])
-
-
-# --- ladder ----------------------------------------------------------------------------------------------------------
-
-
-def ladder(spec: StudySpec, base: Mapping[str, Any], arms: Sequence[Candidate]) -> Iterator[Candidate]:
-    """Yield every arm at every rung of the ladder. Without a ladder, yield the arms unchanged.
-
-    Arms are compared with the baseline of their rung.
-    """
-    if not spec.ladder:
-        yield from arms
-    for rung in rungs(spec, base):
-        if not rung.changes:
-            yield from (replace(arm, role={**arm.role, "ladder": {"rung": rung.name, "arm": arm.name}}) for arm in arms)
-            continue
-        places: dict[str, KeyPath] = {path: ("ladder", path, rung.number) for path in rung.changes}
-        baseline = bounded(f"{BASELINE}@{rung.name}")
-        role: Role = {"against": baseline, "ladder": {"rung": rung.name, "arm": BASELINE}}
-        yield Candidate(baseline, dict(rung.changes), places, crossed=True, stage="generated", role=role)
-        for arm in arms:
-            for path in rung.changes:
-                if path in arm.overrides:
-                    problem = f"arm {arm.name!r} and the ladder both set {path}"
-                    remedy = "Remove the path from the arm or from the ladder."
-                    raise UserError(problem, path=arm.origins[path], remedy=remedy)
-            yield replace(
-                arm,
-                name=bounded(f"{arm.name}@{rung.name}"),
-                overrides={**rung.changes, **arm.overrides},
-                origins={**places, **arm.origins},
-                crossed=True,
-                stage="generated",
-                role={**arm.role, "against": baseline, "ladder": {"rung": rung.name, "arm": arm.name}},
-            )
-
-
-@dataclass(frozen=True)
-class Rung:
-    """A scale of the ladder, with its changes to the baseline. The baseline's own scale has no changes."""
-
-    name: str
-    number: int
-    changes: Mapping[str, Any]
-
-
-def rungs(spec: StudySpec, base: Mapping[str, Any]) -> list[Rung]:
-    """Return the rungs of a study's `ladder`. From one rung to the next, all settings of the ladder change together.
-
-    Raises:
-        UserError: If the lists of the settings differ in length, if there are fewer than two rungs, if two rungs are
-            equal, or if no rung is the baseline's scale.
-    """
-    check_lists(spec.ladder, ("ladder",), crossed=False)
-    for path, values in spec.ladder.items():
-        first = next(iter(spec.ladder))
-        if len(values) != len(spec.ladder[first]):
-            problem = f"{path} has {len(values)} values, but {first} has {len(spec.ladder[first])}"
-            raise UserError(problem, path=("ladder", path), remedy="List one value per rung for each setting.")
-    listed: list[Rung] = []
-    for number, values in enumerate(zip(*spec.ladder.values(), strict=True)):
-        changes = dict(zip(spec.ladder, values, strict=True))
-        places: dict[str, KeyPath] = {path: ("ladder", path, number) for path in changes}
-        is_baseline, name = _is_baseline(base, changes, places), cell_name(changes)
-        if any(rung.name == name for rung in listed):
-            where, remedy = next(iter(places.values())), "Remove the duplicate."
-            raise UserError(f"the rung {name} is listed twice", path=where, remedy=remedy)
-        listed.append(Rung(name, number, {} if is_baseline else changes))
-    if listed and (len(listed) < 2 or all(rung.changes for rung in listed)):
-        problem = "the rungs of the ladder do not include the baseline's scale and at least one other"
-        raise UserError(problem, path=("ladder",), remedy="List the baseline's value and the other scales.")
-    return listed
-
-
-# --- data for the analysis -------------------------------------------------------------------------------------------
-
-
-def described(spec: StudySpec, base: Mapping[str, Any]) -> StudyDesign:
-    """Return the designs of a study as plain data for the analysis."""
-    designs: StudyDesign = {}
-    if factors := factors_of(spec, base):
-        design = crossing(spec, factors)
-        designs["factorial"] = {
-            "factors": {name: [title for title, _ in factor.levels] for name, factor in factors.items()},
-            "fraction": str(spec.factorial.get("fraction", 1)),
-            "resolution": design.resolution,
-            "words": sorted(sorted(word) for word in design.words),
-        }
-    if climbed := rungs(spec, base):
-        baseline_rung = next(rung.name for rung in climbed if not rung.changes)
-        designs["ladder"] = {"rungs": [rung.name for rung in climbed], "own": baseline_rung}
-    return designs

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from taetpu.core.errors import UserError
-from taetpu.data.base import Source
+from taetpu.data.base import Source, Task, at_length
 from taetpu.spec.study_config import ResolvedConfig
 
 SHARE = 0.1
@@ -62,3 +62,15 @@ class Sample:
         The sample is the same share of the arm's split as the baseline's sample is of the baseline's split.
         """
         return total if self.windows >= self.total else max(1, round(self.windows * total / self.total))
+
+
+def check_lengths(task: Task, source: Source) -> None:
+    """Raise `UserError` unless a prepared task has an evaluation set of each length in `eval_lengths`."""
+    for i, length in enumerate(task.eval_lengths):
+        try:
+            evaluation = source.evaluation(at_length(length))
+        except LookupError:  # the source knows only `val` and `test`
+            evaluation = None
+        if evaluation is None or evaluation.weights.shape[1:] != (length,):
+            problem = f"task {task.kind!r} has no evaluation set with sequences of {length} tokens"
+            raise UserError(problem, path=("eval_lengths", i), remedy="Remove the length.")

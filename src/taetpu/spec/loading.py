@@ -13,18 +13,26 @@ from taetpu.core.plugins import Plugin, load_plugins
 from taetpu.core.registry import kinds
 from taetpu.spec.arms import candidates
 from taetpu.spec.contrasts import plan_contrasts
-from taetpu.spec.designs import described
 from taetpu.spec.differences import difference
 from taetpu.spec.document import Document, format_value, parse_value, read_document
 from taetpu.spec.error_places import Origins
 from taetpu.spec.goal import plan_goal
 from taetpu.spec.overrides import apply_overrides, merge_overrides, resolve_overrides
 from taetpu.spec.presets import expand_preset
+from taetpu.spec.repeats import described, nuisances, own_measure, pool_of, repetitions, with_first_task
 from taetpu.spec.reported_data import check_reported
 from taetpu.spec.resolved_study import Arm, Sources, Study
 from taetpu.spec.start import Convert
 from taetpu.spec.start_settings import expand_start
-from taetpu.spec.study_config import BASELINE, Measure, ResolvedConfig, RunConfig, StudySpec, check_name
+from taetpu.spec.study_config import (
+    BASELINE,
+    Measure,
+    ResolvedConfig,
+    RunConfig,
+    StudySpec,
+    TaskMeasure,
+    check_name,
+)
 from taetpu.spec.tuning import Tuning, tuning
 from taetpu.spec.unresolved_arms import Candidate, Stage, bounded, check_trained
 from taetpu.store.frozen_study import PlannedContrast, PlannedGoal, Role
@@ -59,13 +67,18 @@ def load_study(file: Path | str | Mapping[str, Any], sets: Sets = (), convert: C
         trackers = _trackers(spec.trackers)
         seeds = spec.seed_list()
         sources = Sources(folder, seeds[0], convert)
-        base, baseline, first = _baseline(spec.base, sets, document, sources)
+        base, baseline, first = _baseline(with_first_task(spec), sets, document, sources)
         arms = _arms(spec, base, first, document)
         design, tune = described(spec, base), tuning(spec, base)
-        check_reported(spec.measure, spec.match, arms)
-        _check_measured(spec.measure.primary, tune, arms)
-        measure = spec.measure.directed(first.config.metric_spec(spec.measure.primary))
-        contrasts = _contrasts(measure, arms, baseline)
+        asked = own_measure(spec, base)
+        primaries = _primaries(spec, base, asked, arms)
+        for primary in dict.fromkeys(primaries.values()):
+            judged = [arm for arm in arms if primaries[arm.name] == primary]
+            check_reported(asked.model_copy(update={"primary": primary}), spec.match, judged)
+        _check_measured(primaries, tune, arms)
+        measure = asked.directed(first.config.metric_spec(asked.primary))
+        tasks = _tasks(spec, base, measure, arms)
+        contrasts, across = _contrasts(measure, arms, baseline), nuisances(spec, base)
         goal = _goal(spec, arms)
     except UserError as error:
         raise document.locate(error) from None
@@ -87,6 +100,9 @@ def load_study(file: Path | str | Mapping[str, Any], sets: Sets = (), convert: C
         trackers=trackers,
         contrasts=contrasts,
         goal=goal,
+        tasks=tasks,
+        pool=pool_of(spec),
+        across=across,
     )
 
 
@@ -298,23 +314,51 @@ def _goal(spec: StudySpec, arms: tuple[Arm, ...]) -> PlannedGoal | None:
     """Return the goal of the analysis plan (see `plan_goal`). Candidates are all arms, the baseline included."""
     if spec.goal is None:
         return None
+    if spec.tasks:
+        remedy = "Write a study with a goal for each task."
+        raise UserError("a goal has one threshold, and tasks have several metrics", path=("goal",), remedy=remedy)
     shared = [name for name in arms[0].config.metrics() if all(name in arm.config.metrics() for arm in arms)]
     specs = {name: arms[0].config.metric_spec(name) for name in shared}
     with locate_errors("goal"):
         return plan_goal(spec.goal, spec.measure.primary, specs, [(arm.name, arm.config) for arm in arms])
 
 
-def _check_measured(primary: str, tune: Tuning | None, arms: tuple[Arm, ...]) -> None:
+def _primaries(spec: StudySpec, base: Mapping[str, Any], measure: Measure, arms: tuple[Arm, ...]) -> dict[str, str]:
+    """Return the metric by which each arm is compared: that of its task, or that of the study."""
+    rungs = {rung.name: rung.measure for rung in repetitions(spec, base)[1]}
+    notes = {arm.name: arm.role.get("ladder", {"rung": "", "arm": ""})["rung"] for arm in arms}
+    return {name: rungs[rung].primary or measure.primary if rung in rungs else measure.primary
+            for name, rung in notes.items()}  # fmt: skip
+
+
+def _tasks(spec: StudySpec, base: Mapping[str, Any], measure: Measure, arms: tuple[Arm, ...]) -> dict[str, TaskMeasure]:
+    """Return how arms are compared on each task, with the direction of its metric."""
+    tasks: dict[str, TaskMeasure] = {}
+    for rung in repetitions(spec, base)[1] if spec.tasks else ():
+        arm = next(arm for arm in arms if arm.role.get("ladder", {"rung": "baseline"})["rung"] == rung.name)
+        margin = rung.measure.equivalence if rung.changes else measure.equivalence
+        asked = {"primary": rung.measure.primary or measure.primary, "equivalence": margin}
+        asked |= {"direction": rung.measure.direction} if rung.measure.direction else {}
+        try:
+            judged = load_config(Measure, asked).directed(arm.config.metric_spec(asked["primary"]))
+        except UserError as error:
+            raise UserError(error.problem, path=("tasks", rung.name, *error.path), remedy=error.remedy) from None
+        more = {"primary": judged.primary, "direction": judged.direction, "equivalence": margin}
+        tasks[rung.name] = rung.measure.model_copy(update=more)
+    return tasks
+
+
+def _check_measured(primaries: Mapping[str, str], tune: Tuning | None, arms: tuple[Arm, ...]) -> None:
     """Raise `UserError` unless every run measures the primary metric and the metric by which tuning selects."""
-    known = arms[0].config.metrics()
+    known, primary = arms[0].config.metrics(), primaries[BASELINE]
     if known and primary not in known:
         problem = f"the evaluations of this task do not measure {primary!r}"
         what = primary.rpartition("/")[2]
         remedy = f"Add {what} to train.eval_metrics." if what in kinds("eval_metric") else suggest(primary, known)
         raise UserError(problem, path=("measure", "primary"), remedy=remedy)
-    for metric in (primary, *([tune.metric] if tune else [])):
-        split, _, _ = metric.partition("/")
-        for arm in arms:
+    for arm in arms:
+        for metric in (primaries[arm.name], *([tune.metric] if tune else [])):
+            split, _, _ = metric.partition("/")
             has = arm.config.metrics()
             if metric not in has:
                 problem = f"no run of arm {arm.name!r} measures {metric!r}, which is required to compare arms"

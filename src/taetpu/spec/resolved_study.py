@@ -13,7 +13,7 @@ from taetpu.core.model_interface import Interface
 from taetpu.core.notebook_html import paragraph, table
 from taetpu.core.plugins import Plugin, attribute_errors
 from taetpu.core.short_repr import shorten_value
-from taetpu.data.base import Source, Task, at_length
+from taetpu.data.base import Source
 from taetpu.data.finite_values import check_finite
 from taetpu.data.items.item_set import ItemSet
 from taetpu.data.tokenizers import StartTokenizerConfig
@@ -22,10 +22,10 @@ from taetpu.optim.eval_metrics.item_scores import item_scores
 from taetpu.spec.differences import Diff, changes
 from taetpu.spec.document import Document, format_brief
 from taetpu.spec.error_places import Origins
-from taetpu.spec.eval_sample import Sample
+from taetpu.spec.eval_sample import Sample, check_lengths
 from taetpu.spec.run_ids import plugin_sources, run_ids
 from taetpu.spec.start import SEED, Convert, StartConfig, StoredModel, StoredParameters, read_start
-from taetpu.spec.study_config import Measure, ResolvedConfig, RunConfig
+from taetpu.spec.study_config import Measure, ResolvedConfig, RunConfig, TaskMeasure
 from taetpu.spec.tuning import Tuning
 from taetpu.spec.unresolved_arms import Stage
 from taetpu.store.frozen_study import PlannedContrast, PlannedGoal, PostHocSettings, Role, StudyDesign
@@ -266,18 +266,6 @@ def _start_of(tokenizer: Any, start: StartConfig | None) -> StartConfig | None:
     return StartConfig(folder=tokenizer.folder, revision=tokenizer.revision)
 
 
-def check_lengths(task: Task, source: Source) -> None:
-    """Raise `UserError` unless a prepared task has an evaluation set of each length in `eval_lengths`."""
-    for i, length in enumerate(task.eval_lengths):
-        try:
-            evaluation = source.evaluation(at_length(length))
-        except LookupError:  # the source knows only `val` and `test`
-            evaluation = None
-        if evaluation is None or evaluation.weights.shape[1:] != (length,):
-            problem = f"task {task.kind!r} has no evaluation set with sequences of {length} tokens"
-            raise UserError(problem, path=("eval_lengths", i), remedy="Remove the length.")
-
-
 @dataclass(frozen=True)
 class Study:
     """A resolved study file.
@@ -294,6 +282,9 @@ class Study:
         trackers: The trackers by name (see `taetpu.trackers`).
         contrasts: The contrasts by name, with the arms that they compare (see `spec.contrasts.plan_contrasts`).
         goal: The goal (see `spec.goal.plan_goal`); None without one.
+        tasks: How arms are compared on each task, if they are repeated on several `tasks`.
+        pool: How effects are pooled over tasks: `iqm` or `mean`.
+        across: The settings of `across`, by the name of what they change.
     """
 
     name: str
@@ -313,6 +304,9 @@ class Study:
     trackers: dict[str, Any] = field(default_factory=dict)
     contrasts: dict[str, PlannedContrast] = field(default_factory=dict)
     goal: PlannedGoal | None = None
+    tasks: dict[str, TaskMeasure] = field(default_factory=dict)
+    pool: str = ""
+    across: dict[str, list[str]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """Return the name, the arms, the number of seeds and the primary metric."""
@@ -362,6 +356,11 @@ class Study:
         name = arm.role.get("against", self.arms[0].name)
         return next(other for other in self.arms if other.name == name)
 
+    def primary_of(self, arm: Arm) -> str:
+        """Return the metric by which an arm is compared: that of its task, or that of the study."""
+        task = self.tasks.get(arm.role.get("ladder", {"rung": "", "arm": ""})["rung"])
+        return task.primary if task else self.measure.primary
+
     def runs(self) -> list[RunSpec]:
         """Return the runs of all arms with all seeds, arm by arm.
 
@@ -404,7 +403,8 @@ class Study:
         return [self.identified[key] for key in keys.values()]
 
     def _check_comparable(self, arm: Arm, source: Source, baseline: Source) -> None:
-        split, _, what = self.measure.primary.partition("/")
+        primary = self.primary_of(arm)
+        split, _, what = primary.partition("/")
         if split in item_scores(arm.config.train.eval_metrics):  # all arms have the same items
             return
         if source.evaluated != baseline.evaluated:
@@ -416,7 +416,7 @@ class Study:
             raise arm.explain(UserError(problem, path=("task", "tokenizer"), remedy=remedy))
         splits = [of.evaluation(split) for of in (source, baseline)]
         if what == "bits_per_byte" and any(part is None or part.num_bytes is None for part in splits):
-            problem = f"arm {arm.name!r} cannot be compared by {self.measure.primary}, because its tokenizer or the "
+            problem = f"arm {arm.name!r} cannot be compared by {primary}, because its tokenizer or the "
             problem += "baseline's loses part of the evaluation text, or changes it"
             remedy = "Use a lossless tokenizer (byte, bpe, tiktoken, or char with unseen: unk), or another metric."
             raise arm.explain(UserError(problem, path=("task", "tokenizer"), remedy=remedy))

@@ -43,6 +43,8 @@ EXAMPLES = {
     "ladder": "{model.dim: [32, 64]}",
     "tune": "{train.optimizer.lr: [1e-3, 3e-3]}",
     "goal": GOAL_EXAMPLE,
+    "tasks": "{text: {}, recall: {task: {kind: mqar}}}",
+    "across": "{model.init: [gpt2-scaled, fan-in]}",
 }
 
 Matching = Literal["steps", "flops", "params", "time"]
@@ -283,6 +285,21 @@ class Measure(Config):
         return self.model_copy(update={"direction": spec.better})
 
 
+class TaskMeasure(Config):
+    """How arms are compared on one of the `tasks`. What is not set is that of the study's `measure` or of the task."""
+
+    primary: str = ""
+    """Metric by which arms are compared on this task; by default, that of the study."""
+    direction: Direction | None = None
+    """Whether lower (`min`) or higher (`max`) values are better; by default, as the metric says."""
+    equivalence: PositiveFloat | None = None
+    """Margin of equivalence on this task; without one, equivalence is tested on the baseline's task only."""
+    chance: float | None = None
+    """Value that counts as 0 in pooled effects; by default, that of a uniform guess if the task knows it."""
+    best: float | None = None
+    """Value that counts as 1 in pooled effects; by default, the lowest possible loss or the bound of the metric."""
+
+
 class StudySpec(Config):
     """The top level of a study file."""
 
@@ -303,6 +320,9 @@ class StudySpec(Config):
     """Factors to cross, each a list of values or a named change; `fraction`: share of the combinations to run."""
     ladder: dict[Any, Any] = Field(default_factory=dict)
     """Scales at which every arm is repeated: a list of values for each dotted path, one value per scale."""
+    tasks: Annotated[Any, Field(description="tasks on which every arm is repeated, or the name of a suite: mad")] = None
+    across: dict[Any, Any] = Field(default_factory=dict)
+    """Settings under which every arm is repeated, one at a time: a list of values by dotted path, or a named change."""
     tune: Annotated[dict[Any, Any], Field(description="values to try for every arm, with separate `seeds`")] = Field(
         default_factory=dict
     )
@@ -323,7 +343,7 @@ class StudySpec(Config):
         return value if isinstance(value, list | tuple) else (value,)
 
     @field_validator(
-        "base", "arms", "grid", "leave_one_out", "add_one_in", "factorial", "ladder", "tune", mode="before"
+        "base", "arms", "grid", "leave_one_out", "add_one_in", "factorial", "ladder", "across", "tune", mode="before"
     )
     @classmethod
     def _empty_section(cls, value: Any) -> Any:

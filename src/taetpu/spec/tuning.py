@@ -65,6 +65,9 @@ def tuning(spec: StudySpec, base: Mapping[str, Any]) -> Tuning | None:
     values = {path: value for path, value in spec.tune.items() if path != "seeds"}
     if not spec.tune:
         return None
+    if spec.tasks:
+        remedy = "Tune the arms in one study for each task."
+        raise UserError("arms cannot be tuned on several tasks at once", path=("tune",), remedy=remedy)
     if not values:
         remedy = "Add values to try, e.g. train.optimizer.lr: [1e-3, 3e-3, 1e-2]."
         raise UserError("nothing is tuned", path=("tune",), remedy=remedy)
@@ -85,7 +88,7 @@ def tuning(spec: StudySpec, base: Mapping[str, Any]) -> Tuning | None:
 def _check_tried(path: str, tried: list[Any], spec: StudySpec, base: Mapping[str, Any]) -> None:
     place = ("tune", path)
     check_trained(path, place)
-    if rung := next((other for other in spec.ladder if f"{other}.".startswith(f"{path}.")), None):
+    if rung := next((str(other) for other in (*spec.ladder, *spec.across) if f"{other}.".startswith(f"{path}.")), None):
         problem = f"{path} is tuned, but the ladder sets {rung}"
         raise UserError(problem, path=place, remedy="Remove the path from tune or from the ladder.")
     if len(tried) < 2:

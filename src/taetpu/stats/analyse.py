@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, cast
 
 from taetpu.stats import divergence, formatting, linear_model, verdict
@@ -19,6 +20,7 @@ from taetpu.stats.load import read_study
 from taetpu.stats.plan import Plan, read_plan
 from taetpu.stats.post_hoc import compare_tables
 from taetpu.stats.power import PowerAnalysis
+from taetpu.stats.repeats import Pooled, pool_effects, rung_of
 from taetpu.stats.results import Arm, FrozenPlan, JudgedEffect, JudgedTable, Label, Model, NoiseFloor, Results, Reused
 from taetpu.stats.results import Contrast as JudgedContrast
 from taetpu.stats.results_table import Table, check_same_evaluation_set, count_devices, mean_metrics, read_table, sd
@@ -87,20 +89,24 @@ def compute_results(folder: StudyFolder, *, checked: bool = False) -> Results:
         raise_if_damaged(find_damage([run for run in folder.runs() if run.status() == "done"], contents=False))
     study = read_study(folder)
     plan = read_plan(study, folder.where)
-    table = read_table(folder, study, plan.primary)
+    plans = {arm: plan.at(rung_of(study.get("roles", {}).get(arm, {}))) for arm in study["arms"]}
+    table = read_table(folder, study, {arm: plans[arm].primary for arm in plans})
     against = baselines(study)
-    check_same_evaluation_set(table, _compared(table, against, plan), plan.primary)
-    groups = fit_groups(table, against, plan, arms_with_own_noise(study.get("roles", {})))
-    contrasts = estimate_contrasts(plan, table, against, lambda metric: read_table(folder, study, metric))
-    evidence = _collect_evidence(groups, contrasts, table, study, against, plan)
-    first, compared = groups[0], len(against) + len(contrasts)
+    for group in filter(None, _compared(table, against, plan)):
+        check_same_evaluation_set(table, [group], plans[group[0]].primary)
+    groups = fit_groups(table, against, plan, arms_with_own_noise(study.get("roles", {})), plans)
+    pooled = pool_effects(study, table, plan)
+    contrasts = estimate_contrasts(plan, table, against, lambda metric: read_table(folder, study, metric), plans)
+    evidence = _collect_evidence(groups, contrasts, pooled, table, study, against, plans, plan)
+    first, compared = groups[0], len(against) + len(contrasts) + len(pooled)
     final = table.complete and not table.searched and has_verdicts(plan, len(study["seeds"]))
     judged = {
-        arm: _judge(evidence[arm], plan, study, group.fit.residual_sd, group.effects, final, compared,
+        arm: _judge(evidence[arm], plans[arm], study, group.fit.residual_sd, group.effects, final, compared,
                     group.places(table), _sides(table, arm, group.baseline))
         for group in groups
         for arm in group.arms
     }  # fmt: skip
+    judged |= {each.key: _judge_pooled(each, evidence[each.key], study, final, compared) for each in pooled}
     results: Results = {
         "study": study["study"],
         "primary": plan.primary,
@@ -120,7 +126,7 @@ def compute_results(folder: StudyFolder, *, checked: bool = False) -> Results:
         "reused": _reused(table, folder.read_audit() or {}),
         "tuning": study.get("tuning"),
         "designs": analyse_designs(study, table, plan, judged) if final else {"limits": design_limits(study)},
-        "arms": [_arm(arm, study, table, plan, against, judged.get(arm, _NOT_JUDGED)) for arm in study["arms"]],
+        "arms": [_arm(arm, study, table, plans[arm], against, judged.get(arm, _NOT_JUDGED)) for arm in study["arms"]],
     }
     if "judged" in study:
         results["judged"] = _judged_table(study["judged"], study, table)
@@ -173,7 +179,13 @@ def has_verdicts(plan: Plan, seeds: int) -> bool:
     return plan.analysis_index(seeds) is not None or seeds > plan.looks[-1]
 
 
-def fit_groups(table: Table, against: Mapping[str, str], plan: Plan, alone: Collection[str]) -> list[Group]:
+def fit_groups(
+    table: Table,
+    against: Mapping[str, str],
+    plan: Plan,
+    alone: Collection[str],
+    plans: Mapping[str, Plan] = MappingProxyType({}),
+) -> list[Group]:
     """Return the groups of arms, starting with the study's main baseline.
 
     Args:
@@ -181,6 +193,7 @@ def fit_groups(table: Table, against: Mapping[str, str], plan: Plan, alone: Coll
         against: the baseline of each arm that is not a baseline.
         plan: the analysis plan.
         alone: the arms whose noise is not pooled with that of other arms. Each is a group.
+        plans: the plan of each arm on its task; by default, `plan`.
     """
     fitted = []
     main = plan.arms[0]
@@ -189,7 +202,7 @@ def fit_groups(table: Table, against: Mapping[str, str], plan: Plan, alone: Coll
         pooled = [arm for arm in every if arm not in alone]
         groups = [pooled] if pooled or baseline == main else []
         fitted += [
-            _fit_group(table, baseline, arms, len(every), plan)
+            _fit_group(table, baseline, arms, len(every), plans.get(baseline, plan))
             for arms in [*groups, *([arm] for arm in every if arm in alone)]
         ]
     return fitted
@@ -215,16 +228,22 @@ _NOT_JUDGED: JudgedEffect = {
 def _collect_evidence(
     groups: list[Group],
     contrasts: list[Contrast],
+    pooled: list[Pooled],
     table: Table,
     study: FrozenStudy,
     against: Mapping[str, str],
+    plans: Mapping[str, Plan],
     plan: Plan,
 ) -> dict[str, Evidence]:
-    """Return the evidence for each arm and each contrast (by `Contrast.key`), corrected for all of them together."""
+    """Return the evidence for each arm, contrast and pooled effect (by `key`), corrected for all of them together."""
     effects = {arm: effect for group in groups for arm, effect in group.fit.effects.items()}
     imputed = {arm: effect for group in groups for arm, effect in group.imputed.effects.items()}
     counts = {arm: table.count(arm) for arm in study["arms"]}
-    others, margins = dict(against), dict[str, float | None]()
+    others, margins = dict(against), {arm: plans[arm].equivalence for arm in against}
+    for entry in pooled:
+        effects[entry.key], imputed[entry.key], margins[entry.key] = entry.effect, entry.imputed, None
+        others[entry.key] = f"{entry.key}:other"
+        counts[entry.key], counts[others[entry.key]] = entry.counts
     for contrast in contrasts:
         effects[contrast.key], imputed[contrast.key], others[contrast.key] = (
             contrast.effect,
@@ -233,9 +252,13 @@ def _collect_evidence(
         )
         counts[contrast.key], counts[contrast.other] = contrast.counts
         margins[contrast.key] = contrast.plan.equivalence
-    evidence = verdict.collect_evidence(effects, imputed, counts, others, plan, len(study["seeds"]))
-    without = [key for key, margin in margins.items() if margin is None]  # the margin has the unit of another metric
-    return {**evidence, **{key: replace(evidence[key], p_equivalent=None) for key in without}}
+    return verdict.collect_evidence(effects, imputed, counts, others, plan, len(study["seeds"]), margins)
+
+
+def _judge_pooled(pooled: Pooled, evidence: Evidence, study: FrozenStudy, final: bool, compared: int) -> JudgedEffect:
+    """Return a pooled effect with its verdict. It has the noise of its own seeds only."""
+    sides = verdict.Sides((pooled.runs, pooled.runs))
+    return _judge(evidence, pooled.plan, study, None, 1, final, compared, 3, sides)
 
 
 def _contrast(contrast: Contrast, evidence: Evidence, study: FrozenStudy, final: bool, compared: int) -> JudgedContrast:

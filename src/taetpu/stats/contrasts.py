@@ -11,6 +11,7 @@ difference where there is none.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -73,7 +74,11 @@ class Contrast:
 
 
 def estimate_contrasts(
-    plan: Plan, table: Table, against: Mapping[str, str], read: Callable[[str], Table]
+    plan: Plan,
+    table: Table,
+    against: Mapping[str, str],
+    read: Callable[[str], Table],
+    plans: Mapping[str, Plan] = MappingProxyType({}),
 ) -> list[Contrast]:
     """Estimate the contrasts of a plan. A contrast whose arms are not in the study is omitted.
 
@@ -82,6 +87,7 @@ def estimate_contrasts(
         table: the study's runs, with the values of the primary metric.
         against: the baseline of each arm that is not a baseline.
         read: function that returns the study's runs with the values of another metric.
+        plans: the plan of each arm on its task; by default, `plan`.
     """
     estimated = []
     for name, entry in plan.contrasts.items():
@@ -91,7 +97,7 @@ def estimate_contrasts(
             measured = table if entry["spread"] == plan.primary else read(entry["spread"])
             estimated.append(_compare_spreads(name, entry, entry["spread"], plan, measured))
         else:
-            estimated.append(_compare(name, entry, plan, table, against))
+            estimated.append(_compare(name, entry, plans.get(entry["compare"][0], plan), table, against))
     return estimated
 
 

@@ -6,6 +6,7 @@ from taetpu.stats import factorial, formatting, ladder, linear_model
 from taetpu.stats.arm_changes import changes_of
 from taetpu.stats.components import judge_components
 from taetpu.stats.plan import Plan
+from taetpu.stats.repeats import analyse_across, analyse_tasks
 from taetpu.stats.results import Designs, Excess, Factorial, JudgedEffect, Ladder, Scale
 from taetpu.stats.results_table import Table
 from taetpu.store.frozen_study import FactorialDesign, FrozenStudy, LadderDesign, OneByOne, Role
@@ -25,6 +26,8 @@ LIMITS = {
     "fraction": "A fraction of the cells was trained: effects listed as aliases cannot be told apart, and the "
     "smaller of them are assumed to be zero.",
     "ladder": "Nothing was trained beyond the largest rung: statements about larger scales are extrapolated.",
+    "tasks": "Intervals of pooled effects are over seeds: they hold for these tasks, and not for others.",
+    "across": "One setting was changed at a time: whether settings depend on each other was not tried.",
     "ladder without a trend": "Effects have no trend over the rungs of the ladder: they are compared within rungs "
     "only.",
 }
@@ -43,13 +46,17 @@ def analyse_designs(study: FrozenStudy, table: Table, plan: Plan, judged: Mappin
     analyses: Designs = {"limits": design_limits(study)}
     for kind in ONE_BY_ONE:
         if parts := _parts(roles, kind):
-            analyses[kind] = {"scales": {rung: _excess(table, arms, plan) for rung, arms in parts.items()}}
+            analyses[kind] = {"scales": {rung: _excess(table, arms, plan.at(rung)) for rung, arms in parts.items()}}
     if "factorial" in design:
         analyses["factorial"] = _factorial(design["factorial"], roles, table, plan)
     if "ladder" in design:
         climbed, measure = _ladder(design["ladder"], study, table, plan, judged)
         analyses["ladder"] = climbed
         analyses["limits"] += _ladder_limits(climbed, measure, plan)
+    if "tasks" in design:
+        analyses["tasks"] = analyse_tasks(design["tasks"], study, table, plan, judged)
+    if "across" in design:
+        analyses["across"] = analyse_across(design["across"], study, table, plan, judged)
     if "components" in design:
         analyses["components"] = {**design["components"], "rows": judge_components(roles, judged)}
     return analyses
@@ -94,7 +101,7 @@ def _factorial(design: FactorialDesign, roles: Mapping[str, Role], table: Table,
     levels = {factor: len(titles) for factor, titles in design["factors"].items()}
     analyses = {
         scale: factorial.analyse_factorial(
-            factorial.Factorial(levels, cells), {arm: table.values(arm) for arm in cells}, plan.bounds
+            factorial.Factorial(levels, cells), {arm: table.values(arm) for arm in cells}, plan.at(scale).bounds
         )
         for scale, cells in scales.items()
     }
@@ -167,6 +174,7 @@ def design_limits(study: FrozenStudy) -> list[str]:
     limits: list[str] = [kind for kind in ONE_BY_ONE if any(None in parts for parts in _parts(roles, kind).values())]
     if crossed:
         limits += ["factorial"] * (len(crossed["factors"]) > 2) + ["fraction"] * bool(crossed["words"])
+    limits += [name for name in ("tasks", "across") if name in study.get("design", {})]
     judged = study.get("judged")
     named = judged is not None and len(judged["arm"]) < 2  # the name of an arm does not say what it changes
     return [*([] if named else _limits_of_arms(study)), *(LIMITS[name] for name in limits)]
@@ -175,8 +183,9 @@ def design_limits(study: FrozenStudy) -> list[str]:
 def _limits_of_arms(study: FrozenStudy) -> list[str]:
     """Return the limitations of the arms outside designs, based on the number of settings that each arm changes."""
     roles = study.get("roles", {})
-    climbed = study.get("design", {}).get("ladder")
-    baseline_rung = climbed["own"] if climbed else ""
+    design = study.get("design", {})
+    repeated = design.get("ladder") or design.get("tasks") or design.get("across")
+    baseline_rung = repeated["own"] if repeated else ""
     written = {
         arm: changes_of(study, arm) for arm in study["arms"] if _is_written(arm, roles.get(arm, {}), baseline_rung)
     }

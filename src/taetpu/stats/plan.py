@@ -14,7 +14,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.metric_spec import TASK_METRICS, Direction, MetricSpec
 from taetpu.stats import group_sequential
 from taetpu.stats.power import ALPHA
-from taetpu.store.frozen_study import FrozenStudy, PlannedContrast, PostHocSettings
+from taetpu.store.frozen_study import FrozenStudy, PlannedContrast, PlannedTask, PostHocSettings
 
 NoiseModel = Literal["guard", "moderated"]
 """How unequal noise of arms is treated: tested and guarded against (`stats.linear_model`), or weighed
@@ -94,6 +94,9 @@ class Plan:
             training steps with a slash after the name (`gradient-norm/`), and that of a judged table by the name of its
             column. Plans that store none take the metrics from their names (`EARLIER_METRICS`).
         goal: the goal (`store.frozen_study.PlannedGoal`); empty without one.
+        tasks: how arms are compared on each task, if they are repeated on several (see `stats.repeats`).
+        pool: how effects are pooled over tasks: `iqm` or `mean`; empty without tasks.
+        across: the settings under which arms are repeated, by the name of what they change.
     """
 
     primary: str
@@ -111,6 +114,9 @@ class Plan:
     table: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(default_factory=dict)
     goal: Mapping[str, Any] = field(default_factory=dict)
+    tasks: Mapping[str, PlannedTask] = field(default_factory=dict)
+    pool: str = ""
+    across: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def frozen(self) -> dict[str, Any]:
         """Return the plan with its hash, as stored with the study."""
@@ -129,6 +135,13 @@ class Plan:
     def metric(self, series: str = "") -> MetricSpec:
         """Return what a stored series is, by default the primary metric (see `describe_metric`)."""
         return describe_metric(vars(self), series)
+
+    def at(self, rung: str) -> "Plan":
+        """Return the plan by which arms are compared at a rung: on a task, with its metric, direction and margin."""
+        if (task := self.tasks.get(rung)) is None:
+            return self
+        primary, direction, margin = task["primary"], task["direction"], task["equivalence"]
+        return replace(self, primary=primary, direction=direction, equivalence=margin, metrics=task["metrics"])
 
     def _data(self) -> dict[str, Any]:
         """Return the stored fields."""

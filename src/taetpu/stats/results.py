@@ -5,60 +5,29 @@ explains the statistics. In files, NaN and infinities are null. Numbers that may
 A key that is not required is absent where it has no value, so that the results of earlier studies do not change.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NotRequired, TypeAlias, cast
+from collections.abc import Mapping
+from typing import Any, Literal, NotRequired, cast
 
 from typing_extensions import TypedDict
 
 from taetpu.core.errors import UserError
 from taetpu.core.metric_spec import Direction
+from taetpu.stats.effect_results import EstimatedEffect, Interval, JudgedEffect, TestedEffect
+from taetpu.stats.effect_results import Verdict as Verdict
 from taetpu.stats.goal_results import GoalAnswer
 from taetpu.stats.item_results import ItemScore
 from taetpu.stats.plan import NoiseModel
 from taetpu.store import frozen_study
 from taetpu.store.study import StudyFolder
 
-Interval: TypeAlias = Sequence[float]
-"""The lower and the upper end."""
-Verdict = Literal["better", "worse", "equivalent", "inconclusive"]
 Label = Literal["single seed", "screening"]
 Fate = Literal["holds", "grows", "shrinks", "vanishes", "reverses", "unclear"]
 """How an effect changes over the scales of a ladder (see `stats.ladder.classify_trend`)."""
 
+Robustness = Literal["holds", "depends", "reverses", "unclear"]
+"""Whether a verdict holds under other settings (see `stats.repeats.classify`)."""
+
 # --- effects and arms -------------------------------------------------------------------------------------------------
-
-
-class EstimatedEffect(TypedDict):
-    """An effect with its interval."""
-
-    effect: float | None  # None for a baseline, and without finished runs on both sides
-    ci95: Interval | None  # None for a single seed
-
-
-class ImputedEffect(EstimatedEffect, closed=True):
-    """The effect if each diverged run counts with the worst value of any finished run."""
-
-
-class TestedEffect(EstimatedEffect):
-    """An effect with its p-value."""
-
-    p: float | None  # None unless the results are final, and without noise
-
-
-class JudgedEffect(TestedEffect):
-    """The effect of an arm or a contrast, and its verdict."""
-
-    ci90: Interval | None
-    ci_simultaneous: Interval | None  # 95 % for all arms of the baseline together
-    effect_sd: float | None  # the effect in standard deviations of one run's noise
-    p_holm: float | None  # corrected for planned analyses and the number of arms and contrasts
-    p_equivalent: float | None  # None without a margin
-    divergence_p: float | None  # of equal rates of divergence; None if no run diverged
-    worst_case: ImputedEffect | None  # None if no run diverged
-    guarded: bool  # whether an arm is noisier than the others, in plans whose noise model is `guard`
-    verdict: Verdict | None  # None for a baseline, for a single seed, and unless the results are final
-    evidence: str  # the reasons of the verdict in a sentence
-    more_seeds: int | None  # seeds that would detect an effect of this size; None unless inconclusive
 
 
 class Choice(TypedDict, closed=True):
@@ -186,6 +155,9 @@ class FrozenPlan(TypedDict, closed=True):
     table: NotRequired[dict[str, Any]]
     metrics: NotRequired[dict[str, Any]]  # what the metrics are, by name (see `stats.plan.describe_metric`)
     goal: NotRequired[frozen_study.PlannedGoal]
+    tasks: NotRequired[dict[str, frozen_study.PlannedTask]]
+    pool: NotRequired[str]
+    across: NotRequired[dict[str, list[str]]]
     sha256: str  # the hash of all keys above
     error_rate: float  # the chance of a false verdict at this number of seeds
     written_after: NotRequired[int]  # the number of runs that had ended before, if the plan was written after them
@@ -327,6 +299,45 @@ class Ladder(frozen_study.LadderDesign, closed=True):
     arms: dict[str, LadderArm]  # by the arm's name without the scale
 
 
+class TasksArm(TypedDict, closed=True):
+    """An arm on several tasks."""
+
+    rungs: dict[str, str]  # its name on each task
+    scores: dict[str, float | None]  # the mean over seeds of its score on each task
+    mean: float | None  # of the tasks' scores; None unless runs of all tasks finished
+    iqm: float | None  # the interquartile mean over all runs
+    pooled: JudgedEffect | None  # None for the baseline
+    p_differs: float | None  # of equal effects on all tasks
+    p_differs_holm: float | None  # corrected for the number of arms
+    profile: list[float] | None  # the share of runs that reach each level, a mean over tasks; None for ranks
+
+
+class TasksDesign(frozen_study.LadderDesign, closed=True):
+    """The analysis of arms on several tasks (see `stats.repeats`)."""
+
+    pool: str  # how effects are pooled: `iqm` or `mean`
+    scale: Literal["normalised", "ranks"]
+    levels: list[float]  # the scores of the profiles
+    arms: dict[str, TasksArm]  # by the arm's name without the task, the baseline too
+
+
+class AcrossArm(TypedDict, closed=True):
+    """An arm under several settings."""
+
+    rungs: dict[str, str]  # its name under each setting
+    holds: Robustness
+    on: list[str]  # the names of what the effect depends on
+    p_differs: dict[str, float | None]  # of equal effects, by the name of what is changed
+    p_differs_holm: dict[str, float | None]  # corrected for arms and names
+
+
+class Across(frozen_study.LadderDesign, closed=True):
+    """The analysis of arms under several settings (see `stats.repeats.classify`)."""
+
+    factors: dict[str, list[str]]  # the settings by the name of what they change, without the baseline's
+    arms: dict[str, AcrossArm]
+
+
 class Experiment(EstimatedEffect, closed=True):
     """One of the three experiments on a part."""
 
@@ -358,6 +369,8 @@ class Designs(TypedDict, closed=True):
     add_one_in: NotRequired[Parts]
     factorial: NotRequired[Factorial]
     ladder: NotRequired[Ladder]
+    tasks: NotRequired[TasksDesign]
+    across: NotRequired[Across]
     components: NotRequired[Components]
 
 

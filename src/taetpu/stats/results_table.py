@@ -136,13 +136,13 @@ class Table:
         return [cell for cell in self.cells[arm] if cell.outcome in COMPLETED]
 
 
-def read_table(folder: StudyFolder, study: FrozenStudy, metric: str) -> Table:
+def read_table(folder: StudyFolder, study: FrozenStudy, metric: str | Mapping[str, str]) -> Table:
     """Read the table of a study's runs.
 
     Args:
         folder: the study's folder.
         study: the frozen study.
-        metric: the primary metric.
+        metric: the primary metric, or that of each arm.
 
     Raises:
         UserError: If two runs have the same arm and seed, a finished run lacks the metric, or a finished run ended
@@ -167,9 +167,10 @@ def read_table(folder: StudyFolder, study: FrozenStudy, metric: str) -> Table:
     block, stratum = (None if part is None else dict(zip(study["seeds"], part, strict=True)) for part in numbers)
     if block is not None:  # seeds number the runs of an arm, of which arms may have different numbers
         rows = {arm: [(seed, ended) for seed, ended in row if ended] for arm, row in rows.items()}
+    by = {arm: metric if isinstance(metric, str) else metric[arm] for arm in rows}
     cells = {
         arm: [
-            _cell(*ended, s, metric) if ended else Cell(s, "unfinished" if (arm, s) in asked else absent)
+            _cell(*ended, s, by[arm]) if ended else Cell(s, "unfinished" if (arm, s) in asked else absent)
             for s, ended in rows[arm]
         ]
         for arm in rows

@@ -5,7 +5,8 @@ Absence of evidence is not evidence of absence, so an effect that is neither sig
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TypeVar
 
 from taetpu.stats import divergence, formatting
@@ -53,6 +54,7 @@ def collect_evidence(
     against: Mapping[str, str],
     plan: Plan,
     seeds: int,
+    margins: Mapping[str, float | None] = MappingProxyType({}),
 ) -> dict[str, Evidence]:
     """Collect each arm's effect, outcomes and corrected p-values.
 
@@ -63,6 +65,7 @@ def collect_evidence(
         against: the baseline of each arm.
         plan: the analysis plan.
         seeds: number of seeds per arm at this analysis.
+        margins: the equivalence margins of arms whose margin is not that of the plan.
     """
     tests = {arm: divergence.boschloo_p(counts[arm], counts[against[arm]]) for arm in effects}
     lost = {arm for arm in effects if counts[arm].diverged and not counts[arm].finished}
@@ -78,7 +81,11 @@ def collect_evidence(
             baseline=counts[against[arm]],
             p=p[arm],
             p_holm=corrected[arm],
-            p_equivalent=_equivalence_p([effects[arm], *([imputed[arm]] if arm in worst else [])], plan, seeds),
+            p_equivalent=_equivalence_p(
+                [effects[arm], *([imputed[arm]] if arm in worst else [])],
+                replace(plan, equivalence=margins.get(arm, plan.equivalence)),
+                seeds,
+            ),
             divergence_p=tests[arm],
             all_diverged=arm in lost,
         )

@@ -16,10 +16,10 @@ Way: TypeAlias = Literal["without", "removed", "healed"]
 
 
 class RungRole(TypedDict, closed=True):
-    """The place of an arm on a ladder."""
+    """The place of an arm on a ladder, or among the repetitions of `tasks` or `across`."""
 
-    rung: str  # the scale
-    arm: str  # the arm's name without the scale; `baseline` for the baseline of the scale
+    rung: str  # the scale, task or setting
+    arm: str  # the arm's name without it; `baseline` for its baseline
 
 
 class MatchRole(TypedDict, extra_items=Any):
@@ -62,10 +62,10 @@ class FactorialDesign(TypedDict):
 
 
 class LadderDesign(TypedDict):
-    """A ladder."""
+    """A ladder, tasks, or the settings of `across`: repetitions of every arm."""
 
-    rungs: list[str]  # the names of the scales, in the order of the study file
-    own: str  # the baseline's scale
+    rungs: list[str]  # the names of the scales, tasks or settings, in the order of the study file
+    own: str  # that of the baseline as written
 
 
 class ComponentsDesign(TypedDict):
@@ -82,6 +82,8 @@ class StudyDesign(TypedDict, total=False, closed=True):
 
     factorial: FactorialDesign
     ladder: LadderDesign
+    tasks: LadderDesign
+    across: LadderDesign
     components: ComponentsDesign
 
 
@@ -180,6 +182,17 @@ class SearchStep(TypedDict, closed=True):
 
     arms: list[str]
     seeds: list[int]
+
+
+class PlannedTask(TypedDict, closed=True):
+    """How arms are compared on one of several tasks."""
+
+    primary: str
+    direction: Literal["min", "max"]
+    equivalence: float | None
+    chance: float | None  # the value that counts as 0 in pooled effects; None if it is not known
+    best: float | None  # the value that counts as 1
+    metrics: dict[str, Any]  # what the metrics of the task are, by name
 
 
 class PostHocSettings(TypedDict):

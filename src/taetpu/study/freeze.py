@@ -1,14 +1,16 @@
 """Freezing a study: recording it in its folder before the first run. Afterwards, only arms and seeds can be added."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from taetpu.core.errors import UserError
 from taetpu.spec.frozen import changed_files, check_frozen, frozen_data
-from taetpu.spec.resolved_study import Study
+from taetpu.spec.resolved_study import Arm, Study
 from taetpu.spec.run_ids import plugin_sources
 from taetpu.stats.load import read_study
 from taetpu.stats.plan import MIN_SEEDS, RULES, Plan
+from taetpu.store.frozen_study import PlannedTask
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 from taetpu.study.tuning import tuned_name
@@ -75,8 +77,41 @@ def analysis_plan(study: Study) -> Plan:
         rules=RULES,
         noise="moderated",
         goal=study.goal or {},
-        metrics={name: spec.to_data() for name, spec in study.arms[0].config.metric_specs.items()},
+        metrics=_metrics(study.arms[0]),
+        tasks=_tasks(study),
+        pool=study.pool,
+        across=study.across,
     )
+
+
+def _metrics(arm: Arm) -> dict[str, Any]:
+    return {name: spec.to_data() for name, spec in arm.config.metric_specs.items()}
+
+
+def _tasks(study: Study) -> dict[str, PlannedTask]:
+    """Return how arms are compared on each task, with the values that count as 0 and 1 in pooled effects."""
+    planned: dict[str, PlannedTask] = {}
+    for name, task in study.tasks.items():
+        arm = next(arm for arm in study.arms if arm.role.get("ladder", {"rung": ""})["rung"] == name)
+        facts, metric = study.source(arm).facts, arm.config.metric_spec(task.primary)
+        what, (_, most) = task.primary.partition("/")[2], metric.bounds
+        # A loss of 0 is a bound that most data do not allow, so the lowest possible loss must be known.
+        bound = most if metric.better == "max" and math.isfinite(most) else None
+        lowest = facts.get(f"bayes_{what}")
+        chance, best = facts.get(f"chance_{what}"), bound if lowest is None else lowest
+        planned[name] = {
+            "primary": task.primary,
+            "direction": metric.better,
+            "equivalence": task.equivalence,
+            "chance": task.chance if task.chance is not None else chance,
+            "best": task.best if task.best is not None else best,
+            "metrics": _metrics(arm),
+        }
+        if planned[name]["chance"] is not None and planned[name]["chance"] == planned[name]["best"]:
+            problem = f"chance and best are both {planned[name]['best']:g}"
+            error = UserError(problem, path=("tasks", name, "measure", "best"), remedy="Use two different values.")
+            raise study.document.locate(error)
+    return planned
 
 
 def _refuse_tuned_seeds(study: Study, stored: Mapping[str, Any]) -> None:
