@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from taetpu.lens.logit_lens import logit_lens
     from taetpu.lens.opening import open_run
     from taetpu.lens.perplexity import perplexity
+    from taetpu.lens.predict import predict
     from taetpu.lens.probe import probe
     from taetpu.lens.score import score
     from taetpu.report.opened_study import open_study
@@ -54,6 +55,7 @@ __all__ = [
     "open_study",
     "perplexity",
     "plot",
+    "predict",
     "probe",
     "read_metrics",
     "register",
@@ -80,6 +82,7 @@ _HOMES = {
     "lens.opening": ("open_run",),
     "lens.perplexity": ("perplexity",),
     "lens.probe": ("probe",),
+    "lens.predict": ("predict",),
     "lens.score": ("score",),
     "report.opened_study": ("open_study",),
     "store.frame": ("read_metrics",),

@@ -9,6 +9,7 @@ from taetpu.cli import (
     lens_layers,
     lens_patch,
     lens_perplexity,
+    lens_predict,
     lens_sample,
     lens_score,
 )
@@ -25,6 +26,7 @@ app.command()(lens_sample.check)
 app.command()(lens_sample.diff)
 app.command()(lens_perplexity.perplexity)
 app.command()(lens_score.score)
+app.command()(lens_predict.predict)
 app.command()(lens_attention.attention)
 app.command()(lens_attention.scores)
 app.command("logit-lens")(lens_layers.logit_lens)
