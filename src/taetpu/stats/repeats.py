@@ -5,9 +5,10 @@ guess is 0 and the best possible value is 1; if these are not known for all task
 pooled effect is the mean over tasks of the effects on scores, or their interquartile mean (after Agarwal et al. 2021,
 "Deep reinforcement learning at the edge of the statistical precipice"). Its interval is over seeds, for these tasks.
 
-Which tasks are trimmed depends on noise. So the interquartile mean has a second standard error, from the noisiest tasks
-that it could have kept, and the more conservative of the two counts. Trimming the scores of each run, or each seed, is
-not used: where tasks differ in noise, its mean is another than that of the effects (docs/statistics.md).
+An effect has two standard errors, of which the more conservative counts: that of the averages of seeds, and one from
+the noise of each task. For the interquartile mean, the latter has the noisiest tasks that could have been kept, because
+which tasks are trimmed depends on noise. Trimming the scores of each run, or of each seed, is not used: where tasks
+differ in noise, its mean is another than that of the effects.
 
 Whether effects differ is tested by Welch's test of each pair, corrected for the number of pairs (Bonferroni). Welch's
 analysis of variance has too many false rejections for six tasks and three seeds (docs/statistics.md).
@@ -175,12 +176,10 @@ def pooled_effect(differences: Mapping[str, Mapping[int, float]], pool: str) -> 
     value, n = float(by_seed.mean()), len(seeds)
     if n < 2 or np.std(by_seed) <= ROUNDING * max(np.abs(y).max(), 1e-300):
         return Effect(value)
-    estimates = [Estimate(value, float(stats.sem(by_seed)), n - 1)]
-    if cut:
-        shares = np.sort(y.var(1, ddof=1))[-len(kept) :] / n / len(kept) ** 2
-        df = (n - 1) * shares.sum() ** 2 / (shares**2).sum()  # Satterthwaite 1946
-        estimates.append(Estimate(value, float(np.sqrt(shares.sum())), float(df)))
-    return Effect(value, tuple(estimates))
+    shares = np.sort(y.var(1, ddof=1))[-len(kept) :] / n / len(kept) ** 2
+    df = (n - 1) * shares.sum() ** 2 / (shares**2).sum()  # Satterthwaite 1946
+    noisiest = Estimate(value, float(np.sqrt(shares.sum())), float(df))
+    return Effect(value, (Estimate(value, float(stats.sem(by_seed)), n - 1), noisiest))
 
 
 def differ_p(groups: Sequence[Sequence[float]]) -> float | None:
