@@ -33,6 +33,8 @@ ARMS = {
     "matched.yaml": ["relu", "deep", "relu@flops", "relu@params", "deep@flops", "deep@params"],
     "stopped.yaml": ["no-rope", "mean"],
     "sized.yaml": ["baseline@dim=4", "baseline@dim=64"],
+    "solving.yaml": ["no-rope"],
+    "arriving.yaml": ["no-rope"],
     "looked.yaml": ["no-rope"],
     "pretrained.yaml": [],
     "finetuned.yaml": ["scratch", "last-layer", "norms"],

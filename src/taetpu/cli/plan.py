@@ -304,6 +304,10 @@ def _computed(packs: list[dict[str, Any]]) -> Iterator[str]:
 
 def _resolution(analysis: dict[str, Any]) -> str:
     """Return a description of the effects that the study can detect."""
+    if "shares" in analysis:
+        from taetpu.report.outcome_text import describe_exact_test
+
+        return describe_exact_test(analysis["shares"])
     if analysis["resolves_sd"] is None:
         return ""
     power = f"with {100 * analysis['power']:.0f} % power"

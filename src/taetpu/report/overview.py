@@ -13,6 +13,7 @@ from taetpu.report.judged import (
     judged_limits,
     removed_effect,
 )
+from taetpu.report.outcome_text import has_outcome
 from taetpu.report.verdict_style import MARKS, VERDICTS
 from taetpu.stats import formatting
 from taetpu.stats.load import OUTCOMES
@@ -122,7 +123,7 @@ def learning_cautions(results: Results, data: Mapping[str, Any]) -> list[str]:
             `constant` describe them. If these facts differ on an evaluation set `val@N`, they are under its name.
     """
     split, _, what = results["primary"].partition("/")
-    if what != "loss" or not split.startswith("val"):
+    if what != "loss" or not split.startswith("val") or has_outcome(results):
         return []
     data = data.get(split, data)
     chance, decoy, constant = (data.get(f"{rule}_loss") for rule in ("chance", "decoy", "constant"))
@@ -154,7 +155,8 @@ def describe_excess(results: Results, data: Mapping[str, Any]) -> list[str]:
         data: the task's reference losses, of which `bayes_loss` is the lowest possible one; see `learning_cautions`.
     """
     split, _, what = results["primary"].partition("/")
-    lowest = data.get(split, data).get("bayes_loss") if what == "loss" and split.startswith("val") else None
+    known = what == "loss" and split.startswith("val") and not has_outcome(results)
+    lowest = data.get(split, data).get("bayes_loss") if known else None
     excess = {arm["name"]: arm["mean"] - lowest for arm in results["arms"] if arm["mean"] is not None} if lowest else {}
     if not excess:
         return []
@@ -203,9 +205,12 @@ def reading_guide(results: Results) -> list[str]:
     shared = SHARED if "judged" not in results else judged_blocks(results)
     effect = removed_effect(results)
     removed = f" The effect of the {effect} is removed before arms are compared." if effect else ""
+    solved = "solved" in results["plan"]
     guide = [
         summary.describe_noise(results),
-        f"{shared}{removed} {WEIGHED if summary.is_weighed(results) else POOLED}",
+        "The exact test takes runs as independent. Shared seeds make it more conservative."
+        if solved
+        else f"{shared}{removed} {WEIGHED if summary.is_weighed(results) else POOLED}",
         f"Better or worse: p, after Holm's correction for {corrected}, is below {alpha:g}. If no change had any "
         f"effect, the chance of one or more of these verdicts would be at most about {100 * alpha:g} %.",
         "Inconclusive means that these seeds do not suffice for a verdict, not that the arms are equal.",
@@ -219,7 +224,7 @@ def reading_guide(results: Results) -> list[str]:
             f"{'' if 'judged' in results else ' set before the first run'}."
         )
     low, high = metric.bounds
-    if math.isfinite(high - low):
+    if math.isfinite(high - low) and not solved:
         guide.append(
             f"{metric.label} lies between {low:g} and {high:g}. Effects are differences of means, and their "
             "intervals are clipped to the possible range. Near a bound, tests have less power, and intervals cover the "

@@ -18,6 +18,7 @@ from taetpu.report import charts, curve_charts, design_charts, overview, summary
 from taetpu.report.chart_files import vega_bundle
 from taetpu.report.inputs import Inputs
 from taetpu.report.judged import noise_band
+from taetpu.report.outcomes import ARRIVALS, arrival_chart
 from taetpu.report.position_curves import position_chart
 from taetpu.report.post_hoc import post_hoc_charts
 from taetpu.report.prose_html import cell_html, prose_html
@@ -56,6 +57,7 @@ def chart_data(results: Results, inputs: Inputs) -> dict[str, Any]:
     return {
         "charts": {
             "forest": charts.forest_plot(results),
+            **({ARRIVALS: arrivals} if (arrivals := arrival_chart(results)) else {}),
             **design_charts.draw_panels(results, inputs.costs),
             **{curves.title: position_chart(curves) for curves in inputs.positions},
             **post_hoc_charts(results),

@@ -9,6 +9,7 @@ from taetpu.report.frontier import describe_frontiers, frontiers
 from taetpu.report.goal import goal_section
 from taetpu.report.item_scores import item_score_sections
 from taetpu.report.judged import is_paired, is_single_judged, strata_section
+from taetpu.report.outcomes import outcome_section
 from taetpu.report.position_curves import PositionCurves, position_section
 from taetpu.report.post_hoc import post_hoc_sections
 from taetpu.report.priors import Prior, priors_section
@@ -27,6 +28,7 @@ def build_sections(
     sections = [
         Section("Limitations", notes=overview.study_limits(results)),
         goal_section(results),
+        outcome_section(results),
         costs_section(results, costs),
         strata_section(results),
         contrasts_section(results),

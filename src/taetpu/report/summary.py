@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from taetpu.report import factors, goal, rungs
 from taetpu.report.judged import block_noun, is_single_judged, judged_notices, removed_effect
+from taetpu.report.outcome_text import describe_shares, format_mean
 from taetpu.report.verdict_style import VERDICTS
 from taetpu.stats import formatting
 from taetpu.stats.deviations import tuning_metric
@@ -62,7 +63,7 @@ def _row(arm: Arm, results: Results, costs: Costs) -> Row:
     return Row(
         arm=arm["name"],
         change=with_arrows(arm["change"]),
-        mean=formatting.number(arm["mean"], mean_places(results)),
+        mean=format_mean(arm, results, mean_places(results)),
         effect=format_effect(arm, results),
         interval=format_interval(arm["ci95"], results),
         p=formatting.p_value(arm["p_holm"]),
@@ -367,6 +368,8 @@ def describe_reuse(results: Results) -> str:
 def describe_noise(results: Results) -> str:
     """Return a sentence on the noise floor and, if it is within the metric's range, the smallest detectable effect."""
     floor, model = results["noise_floor"], results["model"]
+    if "solved" in results["plan"]:
+        return describe_shares(results)
     if floor["sd"] is None:
         return "The baseline has fewer than two finished runs, so its noise is unknown."
     seeds, metric = _count(floor["seeds"], block_noun(results)), describe_metric(results["plan"])

@@ -115,6 +115,8 @@ def latex_table(results: Results) -> str:
 
 def format_figure(text: str) -> str:
     """Format a number or an interval in math mode, so that minus signs are typeset correctly."""
+    if " of " in text:  # numbers of solved runs
+        return escape_latex(text)
     powers = _POWER.sub(r"\\times10^{\1}", text)
     return "--" if text == "-" else " to ".join(f"${part}$" for part in powers.split(" to "))
 

@@ -59,8 +59,20 @@ def frozen_data(study: Study) -> dict[str, Any]:
 
 
 def _measure_data(measure: Measure) -> dict[str, Any]:
-    """Return a measure as plain data, without the post-hoc tables, which may be added later."""
-    return {name: value for name, value in to_data(measure).items() if name != "post_hoc"}
+    """Return a measure as plain data, without the post-hoc tables, which may be added later, and unset outcomes."""
+    outcomes = {"solved": measure.solved, "reach": measure.reach, "by": measure.reach}
+    unset = {name for name, value in outcomes.items() if value is None}
+    return {name: value for name, value in to_data(measure).items() if name not in {"post_hoc", *unset}}
+
+
+def _check_resolution(stored: Mapping[str, Any], study: Study) -> None:
+    """Raise `UserError` if evaluations differ from those in which a plan measures times to a value."""
+    plan, train = stored.get("plan", {}), study.arms[0].config.train
+    for name in ("eval_every", "eval_windows") if "reach" in plan else ():
+        if (before := plan.get(name)) != (now := getattr(train, name)):
+            problem = f"{name} was {before} when this study was first run, and is {now} now, but times to "
+            problem += f"{plan['reach']:g} are measured in these evaluations"
+            raise _frozen_error(study, problem, f"base.train.{name}")
 
 
 def _resets(study: Study) -> dict[str, dict[str, list[Any]]]:
@@ -128,6 +140,7 @@ def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
                     f"{path} was {format_brief(before)}, and is {format_brief(after)} now"
                 )
                 raise _frozen_error(study, problem, path)
+    _check_resolution(stored, study)
     sample = stored.get("evaluation", new["evaluation"])  # absent from folders of earlier versions
     asked, windows = new["evaluation"]["asked"], new["evaluation"]["windows"]
     if asked != sample["asked"] and windows != sample["windows"]:

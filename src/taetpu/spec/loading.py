@@ -74,8 +74,12 @@ def load_study(file: Path | str | Mapping[str, Any], sets: Sets = (), convert: C
         primaries = _primaries(spec, base, asked, arms)
         for primary in dict.fromkeys(primaries.values()):
             judged = [arm for arm in arms if primaries[arm.name] == primary]
-            check_reported(asked.model_copy(update={"primary": primary}), spec.match, judged)
+            check_reported(
+                asked.model_copy(update={"primary": primary} if asked.reach is None else {}), spec.match, judged
+            )
+        asked.check_split()
         _check_measured(primaries, tune, arms)
+        asked.check_outcome(first.config.metric_spec(asked.measured), first.config.train)
         measure = asked.directed(first.config.metric_spec(asked.primary))
         tasks = _tasks(spec, base, measure, arms)
         contrasts, across = _contrasts(measure, arms, baseline), nuisances(spec, base)
@@ -307,7 +311,13 @@ def _contrasts(measure: Measure, arms: tuple[Arm, ...], baseline: RunConfig) -> 
     """Return the contrasts of the analysis plan (see `plan_contrasts`)."""
     changed = {arm.name: {p: value for p, value in arm.overrides.items() if p not in arm.idle} for arm in arms}
     with locate_errors("measure", "contrasts"):
-        return plan_contrasts(measure.contrasts, changed, arms[0].config.metrics(), to_data(baseline))
+        planned = plan_contrasts(measure.contrasts, changed, arms[0].config.metrics(), to_data(baseline))
+    base_of = {arm.name: arm.role.get("against", BASELINE if arm.name != BASELINE else arm.name) for arm in arms}
+    for name, entry in planned.items() if measure.reach is not None else ():
+        if "spread" not in entry and len({base_of[arm] for arm in (*entry["compare"], *entry["to"])}) > 1:
+            problem = "times to a value are compared up to the end of training of one baseline, and these arms have two"
+            raise UserError(problem, path=("measure", "contrasts", name), remedy="Compare arms at one scale.")
+    return planned
 
 
 def _goal(spec: StudySpec, arms: tuple[Arm, ...]) -> PlannedGoal | None:
@@ -320,14 +330,22 @@ def _goal(spec: StudySpec, arms: tuple[Arm, ...]) -> PlannedGoal | None:
     shared = [name for name in arms[0].config.metrics() if all(name in arm.config.metrics() for arm in arms)]
     specs = {name: arms[0].config.metric_spec(name) for name in shared}
     with locate_errors("goal"):
-        return plan_goal(spec.goal, spec.measure.primary, specs, [(arm.name, arm.config) for arm in arms])
+        return plan_goal(spec.goal, spec.measure.measured, specs, [(arm.name, arm.config) for arm in arms])
 
 
 def _primaries(spec: StudySpec, base: Mapping[str, Any], measure: Measure, arms: tuple[Arm, ...]) -> dict[str, str]:
-    """Return the metric by which each arm is compared: that of its task, or that of the study."""
+    """Return the metric by which each arm is compared: that of its task, or that of the study.
+
+    Raises:
+        UserError: If a study of several tasks compares arms by an outcome, whose level is that of one task.
+    """
+    for field in ("solved", "reach") if spec.tasks else ():
+        if getattr(measure, field) is not None:
+            problem = f"{field} is a level of one metric, and the study has several tasks"
+            raise UserError(problem, path=("measure", field), remedy=f"Remove {field} or tasks.")
     rungs = {rung.name: rung.measure for rung in repetitions(spec, base)[1]}
     notes = {arm.name: arm.role.get("ladder", {"rung": "", "arm": ""})["rung"] for arm in arms}
-    return {name: rungs[rung].primary or measure.primary if rung in rungs else measure.primary
+    return {name: rungs[rung].primary or measure.measured if rung in rungs else measure.measured
             for name, rung in notes.items()}  # fmt: skip
 
 

@@ -403,7 +403,7 @@ class Study:
         return [self.identified[key] for key in keys.values()]
 
     def _check_comparable(self, arm: Arm, source: Source, baseline: Source) -> None:
-        primary = self.primary_of(arm)
+        primary = self.measure.measured if self.measure.reach is not None else self.primary_of(arm)
         split, _, what = primary.partition("/")
         if split in item_scores(arm.config.train.eval_metrics):  # all arms have the same items
             return

@@ -17,13 +17,23 @@ from taetpu.stats.goal_search import count_looks
 from taetpu.stats.integrity import find_damage, raise_if_damaged
 from taetpu.stats.item_effects import compare_scores
 from taetpu.stats.load import read_study
+from taetpu.stats.outcomes import Outcomes, compare_shares, describe_runs, log_rank_p, read_outcomes
 from taetpu.stats.plan import Plan, read_plan
 from taetpu.stats.post_hoc import compare_tables
 from taetpu.stats.power import PowerAnalysis
 from taetpu.stats.repeats import Pooled, pool_effects, rung_of
 from taetpu.stats.results import Arm, FrozenPlan, JudgedEffect, JudgedTable, Label, Model, NoiseFloor, Results, Reused
 from taetpu.stats.results import Contrast as JudgedContrast
-from taetpu.stats.results_table import Table, check_same_evaluation_set, count_devices, mean_metrics, read_table, sd
+from taetpu.stats.results import Group as GroupEntry
+from taetpu.stats.results_table import (
+    Table,
+    check_same_evaluation_set,
+    count_devices,
+    count_packs,
+    mean_metrics,
+    read_table,
+    sd,
+)
 from taetpu.stats.secondary_analyses import alternative_analyses, bootstrap_effect, compute_efficiency, critical_value
 from taetpu.stats.selection import choices_of
 from taetpu.stats.verdict import Evidence
@@ -86,14 +96,18 @@ def compute_results(folder: StudyFolder, *, checked: bool = False) -> Results:
             ended early, or evaluation sets differ.
     """
     if not checked:
-        raise_if_damaged(find_damage([run for run in folder.runs() if run.status() == "done"], contents=False))
+        planned = folder.read_study().get("plan") or {}
+        done = [run for run in folder.runs() if run.status() == "done"]
+        raise_if_damaged(find_damage(done, contents="reach" in planned))  # times are read from the logs
     study = read_study(folder)
     plan = read_plan(study, folder.where)
     plans = {arm: plan.at(rung_of(study.get("roles", {}).get(arm, {}))) for arm in study["arms"]}
-    table = read_table(folder, study, {arm: plans[arm].primary for arm in plans})
+    measured = read_table(folder, study, {arm: plans[arm].primary for arm in plans})
     against = baselines(study)
-    for group in filter(None, _compared(table, against, plan)):
-        check_same_evaluation_set(table, [group], plans[group[0]].primary)
+    outcomes = read_outcomes(measured, against, plan)
+    table = outcomes.table if outcomes else measured
+    for group in filter(None, _compared(measured, against, plan)):
+        check_same_evaluation_set(measured, [group], plans[group[0]].primary)
     groups = fit_groups(table, against, plan, arms_with_own_noise(study.get("roles", {})), plans)
     pooled = pool_effects(study, table, plan)
     contrasts = estimate_contrasts(plan, table, against, lambda metric: read_table(folder, study, metric), plans)
@@ -102,7 +116,7 @@ def compute_results(folder: StudyFolder, *, checked: bool = False) -> Results:
     final = table.complete and not table.searched and has_verdicts(plan, len(study["seeds"]))
     judged = {
         arm: _judge(evidence[arm], plans[arm], study, group.fit.residual_sd, group.effects, final, compared,
-                    group.places(table), _sides(table, arm, group.baseline))
+                    group.places(table), _sides(table, arm, group.baseline, outcomes))
         for group in groups
         for arm in group.arms
     }  # fmt: skip
@@ -110,7 +124,7 @@ def compute_results(folder: StudyFolder, *, checked: bool = False) -> Results:
     results: Results = {
         "study": study["study"],
         "primary": plan.primary,
-        "direction": plan.direction,
+        "direction": plan.better,
         "plan": _frozen_plan(plan, study),
         "departures": find_departures(study, plan),
         "alpha": plan.alpha,
@@ -120,19 +134,22 @@ def compute_results(folder: StudyFolder, *, checked: bool = False) -> Results:
         "label": _seed_label(len(study["seeds"])),
         "noise_floor": _noise_floor(table, first, plan, compared),
         "model": _model(first, table),
-        "groups": [{"baseline": g.baseline, "arms": g.arms, **_model(g, table)} for g in groups],
-        "packs": _packs(table),
+        "groups": [_group(g, table, outcomes) for g in groups],
+        "packs": count_packs(table),
         "hardware": count_devices(table),
         "reused": _reused(table, folder.read_audit() or {}),
         "tuning": study.get("tuning"),
         "designs": analyse_designs(study, table, plan, judged) if final else {"limits": design_limits(study)},
-        "arms": [_arm(arm, study, table, plans[arm], against, judged.get(arm, _NOT_JUDGED)) for arm in study["arms"]],
+        "arms": [
+            _arm(arm, study, measured, plans[arm], against, judged.get(arm, _NOT_JUDGED), outcomes)
+            for arm in study["arms"]
+        ],
     }
     if "judged" in study:
         results["judged"] = _judged_table(study["judged"], study, table)
     if contrasts:
         results["contrasts"] = [
-            _contrast(contrast, evidence[contrast.key], study, final, compared) for contrast in contrasts
+            _contrast(contrast, evidence[contrast.key], study, final, compared, outcomes) for contrast in contrasts
         ]
     if table.searched:
         results["searched"] = True
@@ -141,9 +158,9 @@ def compute_results(folder: StudyFolder, *, checked: bool = False) -> Results:
         levels = read_levels(read_table(folder, study, goal["metric"]), study.get("goal_costs", {}))
         looks = count_looks(folder.read_search(), goal, len(study["seeds"]))
         results["goal"] = answer_goal(goal, levels, plan.alpha, looks=looks)
-    if tables := compare_tables(study, table, plan, against, final):
+    if tables := compare_tables(study, measured, plan, against, final):
         results["post_hoc"] = tables
-    if scores := compare_scores(table, plan, against):
+    if scores := compare_scores(measured, plan, against):
         results["scores"] = scores
     return finite(results)
 
@@ -210,7 +227,10 @@ def fit_groups(
 
 def _fit_group(table: Table, baseline: str, arms: list[str], effects: int, plan: Plan) -> Group:
     values = {arm: table.values(arm) for arm in (baseline, *arms)}
-    worst = divergence.impute_worst(values, {arm: table.diverged_seeds(arm) for arm in values}, plan.direction)
+    if plan.solved is not None:
+        fit = compare_shares(values, baseline)
+        return Group(baseline, arms, fit, fit, effects)
+    worst = divergence.impute_worst(values, {arm: table.diverged_seeds(arm) for arm in values}, plan.better)
     more = plan.bounds, plan.noise, table.block, table.stratum
     fit = linear_model.fit_model(values, baseline, *more)
     imputed = fit if worst == values else linear_model.fit_model(worst, baseline, *more)
@@ -261,9 +281,19 @@ def _judge_pooled(pooled: Pooled, evidence: Evidence, study: FrozenStudy, final:
     return _judge(evidence, pooled.plan, study, None, 1, final, compared, 3, sides)
 
 
-def _contrast(contrast: Contrast, evidence: Evidence, study: FrozenStudy, final: bool, compared: int) -> JudgedContrast:
+def _contrast(
+    contrast: Contrast,
+    evidence: Evidence,
+    study: FrozenStudy,
+    final: bool,
+    compared: int,
+    outcomes: Outcomes | None,
+) -> JudgedContrast:
     """Return the entry of a contrast in the results."""
     places, sides = formatting.mean_places(contrast.residual_sd, contrast.means[1]), contrast.sides(len(study["seeds"]))
+    if outcomes and "spread" not in contrast.planned:
+        ours, theirs = (sum(len(outcomes.reached[arm]) for arm in contrast.planned[side]) for side in ("compare", "to"))
+        sides = replace(sides, reached=(ours, theirs))
     judged = _judge(
         evidence, contrast.plan, study, contrast.residual_sd, contrast.number, final, compared, places, sides
     )
@@ -328,6 +358,8 @@ def _noise_floor(table: Table, group: Group, plan: Plan, compared: int) -> Noise
         compared: number of arms in Holm's correction.
     """
     values, known, arms = table.values(group.baseline), group.fit.residual_sd, max(1, compared)
+    if plan.solved is not None:  # shares have no noise of their own: the exact test counts runs
+        return {"sd": None, "seeds": len(values), "resolves": None}
     if known and group.fit.sds:  # a noisy baseline takes part in every comparison, if any of its runs finished
         known = math.hypot(max(known, group.fit.sds.get(group.baseline, known)), known) / math.sqrt(2)
     level, together = plan.strictest_level(arms, len(values)), len(group.arms) or None
@@ -351,14 +383,11 @@ def _model(group: Group, table: Table) -> Model:
     return model
 
 
-def _packs(table: Table) -> list[dict[str, Any]]:
-    """Return each pack layout with the reason for choosing it, and the number of `runs` trained with this layout."""
-    layouts: dict[str, dict[str, Any]] = {}
-    for result in (result for arm in table.cells for result in table.results(arm)):
-        pack = {key: value for key, value in result.get("pack", {}).items() if key != "id"}
-        entry = layouts.setdefault(str(sorted(pack.items())), {**pack, "runs": 0})
-        entry["runs"] += 1
-    return list(layouts.values())
+def _group(group: Group, table: Table, outcomes: Outcomes | None) -> GroupEntry:
+    entry: GroupEntry = {"baseline": group.baseline, "arms": group.arms, **_model(group, table)}
+    if outcomes and group.baseline in outcomes.horizons:
+        entry["horizon"] = outcomes.horizons[group.baseline]
+    return entry
 
 
 def _reused(table: Table, audit: Mapping[str, Any]) -> Reused:
@@ -375,8 +404,11 @@ def _arm(
     plan: Plan,
     against: Mapping[str, str],
     judged: JudgedEffect,
+    outcomes: Outcomes | None = None,
 ) -> Arm:
-    values, base, changes = table.values(name), against.get(name), changes_of(study, name)
+    """Return the entry of an arm. `outcomes` is None if arms are compared by the primary metric itself."""
+    compared = outcomes.table if outcomes else table
+    values, base, changes = compared.values(name), against.get(name), changes_of(study, name)
     costs = next(iter(table.results(name)), {})
     choices = choices_of([(cell.seed, cell.result) for cell in table.cells[name] if cell.result is not None])
     pair = (table.finished(name), table.finished(base)) if base and table.paired else None
@@ -389,9 +421,11 @@ def _arm(
         "role": study.get("roles", {}).get(name, {}),
         "diff": changes,
         "change": _format_change(name, changes, study),
-        "runs": [cell.facts for cell in table.cells[name]],
+        "runs": [cell.facts for cell in table.cells[name]]
+        if outcomes is None
+        else describe_runs(name, table, outcomes),
         "diverged": len(table.diverged_seeds(name)),
-        "mean": table.mean(name),
+        "mean": compared.mean(name),
         "sd": sd(values),
         **judged,
         "params": costs.get("params"),
@@ -399,16 +433,21 @@ def _arm(
         "tokens": _spent(table, name, "tokens"),
         "memory": costs.get("memory"),
         "sensitivity": (
-            alternative_analyses(values, table.values(base), plan.bounds)
-            if base and judged["verdict"] and table.paired and not weighted
+            alternative_analyses(values, compared.values(base), plan.bounds)
+            if base and judged["verdict"] and table.paired and not weighted and plan.solved is None
             else None
         ),
         "efficiency": compute_efficiency(*pair, plan) if pair else None,
-        "evaluation_noise": bootstrap_effect(*pair, plan) if pair else None,
+        "evaluation_noise": bootstrap_effect(*pair, plan) if pair and not outcomes else None,
         "metrics": mean_metrics([cell.result["metrics"] for cell in table.finished(name) if cell.result]),
     }
     if choices:
         arm["choices"] = choices
+    if outcomes:
+        arm["reached"] = len(outcomes.reached[name])
+    if outcomes and outcomes.horizons and base and arm["sensitivity"]:
+        sides = ([(v, s in outcomes.reached[of]) for s, v in compared.values(of).items()] for of in (name, base))
+        arm["sensitivity"]["log_rank_p"] = log_rank_p(*sides)
     if table.stratum:
         arm["strata"] = strata
     return arm
@@ -430,8 +469,9 @@ def _format_change(name: str, changes: Mapping[str, Any], study: FrozenStudy) ->
     return format_changes(changes, baseline_settings(study), study.get("resets", {}).get(name))
 
 
-def _sides(table: Table, arm: str, baseline: str) -> verdict.Sides:
-    return verdict.Sides((len(table.cells[arm]), len(table.cells[baseline])))
+def _sides(table: Table, arm: str, baseline: str, outcomes: Outcomes | None) -> verdict.Sides:
+    reached = (len(outcomes.reached[arm]), len(outcomes.reached[baseline])) if outcomes else None
+    return verdict.Sides((len(table.cells[arm]), len(table.cells[baseline])), reached=reached)
 
 
 def _judged_table(source: SourceTable, study: FrozenStudy, table: Table) -> JudgedTable:

@@ -11,6 +11,9 @@ from scipy import stats
 from taetpu.core.errors import KeyPath, UserError, check_known, suggest
 from taetpu.core.number_parsing import parse_float
 from taetpu.stats import formatting
+from taetpu.stats.divergence import Count
+from taetpu.stats.outcomes import wilson
+from taetpu.stats.plan import describe_metric
 from taetpu.stats.results import Results
 
 CLAIM = re.compile(
@@ -160,12 +163,19 @@ def _check_level(claim: LevelClaim, results: Results, where: KeyPath) -> Finding
         return Finding(claim, False, f"{len(runs) - len(values)} of {len(runs)} runs have no final value")
     if len(values) < 2:
         return Finding(claim, False, "a single seed gives no interval")
-    mean = sum(values) / len(values)
-    half = float(stats.t.ppf(0.975, len(values) - 1)) * float(stats.sem(values))
-    places = max(formatting.decimals(half), MIN_PLACES)
-    ends = " to ".join(formatting.number(end, places) for end in (mean - half, mean + half))
-    evidence = f"{results['primary']} is {formatting.number(mean, places)}, 95 % interval {ends}"
-    holds = mean - half > claim.level if claim.side == "above" else mean + half < claim.level
+    plan = results.get("plan", {})
+    if "solved" in plan:
+        solved = sum(value == 1.0 for value in values)
+        mean, low, high = wilson(Count(solved, len(values) - solved), float(stats.norm.isf(0.025)))
+    else:
+        mean = sum(values) / len(values)
+        half = float(stats.t.ppf(0.975, len(values) - 1)) * float(stats.sem(values))
+        low, high = mean - half, mean + half
+    places = max(formatting.decimals((high - low) / 2), MIN_PLACES)
+    ends = " to ".join(formatting.number(end, places) for end in (low, high))
+    what = describe_metric(plan).label if {"solved", "reach"} & {*plan} else results["primary"]
+    evidence = f"{what} is {formatting.number(mean, places)}, 95 % interval {ends}"
+    holds = low > claim.level if claim.side == "above" else high < claim.level
     return Finding(claim, holds, evidence)
 
 

@@ -19,6 +19,7 @@ from taetpu.stats import divergence, linear_model
 from taetpu.stats.divergence import Count
 from taetpu.stats.formatting import list_names
 from taetpu.stats.linear_model import Effect, Values
+from taetpu.stats.outcomes import compare_shares
 from taetpu.stats.plan import Plan
 from taetpu.stats.results_table import Table
 from taetpu.stats.verdict import Sides
@@ -94,7 +95,7 @@ def estimate_contrasts(
         if any(arm not in table.cells for arm in (*entry["compare"], *entry["to"])):
             continue
         if "spread" in entry:
-            measured = table if entry["spread"] == plan.primary else read(entry["spread"])
+            measured = table if entry["spread"] == plan.primary and not plan.has_outcome else read(entry["spread"])
             estimated.append(_compare_spreads(name, entry, entry["spread"], plan, measured))
         else:
             estimated.append(_compare(name, entry, plans.get(entry["compare"][0], plan), table, against))
@@ -107,17 +108,19 @@ def _compare(name: str, entry: PlannedContrast, plan: Plan, table: Table, agains
     bases = {against.get(arm, arm) for arm in weights}
     arms = [arm for arm in table.cells if arm in weights or against.get(arm, arm) in bases]
     values = {arm: table.values(arm) for arm in arms}
-    worst = divergence.impute_worst(values, {arm: table.diverged_seeds(arm) for arm in arms}, plan.direction)
+    worst = divergence.impute_worst(values, {arm: table.diverged_seeds(arm) for arm in arms}, plan.better)
+    means = _means([[value for arm in side for value in values[arm].values()] for side in sides])
+    if plan.solved is not None:  # such a plan compares single arms
+        shares = compare_shares({arm: values[arm] for side in sides for arm in side}, entry["to"][0])
+        effect = shares.effects[entry["compare"][0]]
+        return Contrast(name, entry, plan, effect, effect, _counts(sides, table), means, shares.residual_sd, 1)
     first = next(arm for arm in arms if arm in bases)
     fit = linear_model.fit_model(values, first, plan.bounds, plan.noise, table.block)
     effect, imputed = (
         linear_model.estimate_contrast(known, weights, plan.bounds, plan.noise, table.block)
         for known in (values, worst)
     )
-    means = [[value for arm in side for value in values[arm].values()] for side in sides]
-    return Contrast(
-        name, entry, plan, effect, imputed, _counts(sides, table), _means(means), fit.residual_sd, len(arms) - 1
-    )
+    return Contrast(name, entry, plan, effect, imputed, _counts(sides, table), means, fit.residual_sd, len(arms) - 1)
 
 
 def _compare_spreads(name: str, entry: PlannedContrast, metric: str, plan: Plan, table: Table) -> Contrast:
@@ -126,6 +129,8 @@ def _compare_spreads(name: str, entry: PlannedContrast, metric: str, plan: Plan,
         plan,
         primary=f"the spread of {plan.metric(metric).label} with {entry.get('by')}={entry.get('level')}",
         direction="min",
+        solved=None,
+        reach=None,
         equivalence=plan.equivalence if metric == plan.primary else None,
     )
     arms = {arm: table.values(arm) for side in sides for arm in side}

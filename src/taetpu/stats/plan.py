@@ -6,6 +6,7 @@ results were known.
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any, Literal, get_args
@@ -33,6 +34,9 @@ EARLIER_METRICS = {
 FIRST_FIELDS = ("primary", "direction", "arms", "seeds", "looks", "equivalence", "alpha")
 """The fields that every stored plan has. Other fields are stored only if they differ from their default."""
 
+COSTS = {"steps": "steps", "tokens": "tokens", "flops": "FLOPs"}
+"""Units of the time to a value, by name in a study file."""
+
 SPEC_FIELDS = {f.name for f in fields(MetricSpec)}
 
 RULES = 2
@@ -47,8 +51,11 @@ def describe_metric(plan: Mapping[str, Any], series: str = "") -> MetricSpec:
 
     Args:
         plan: the stored fields of a plan.
-        series: the name of the series, e.g. `val/loss`; by default, the primary metric.
+        series: the name of the series, e.g. `val/loss`; by default, what arms are compared by: the primary metric, the
+            share of solved runs, or the time to a value.
     """
+    if not series and (spec := _describe_outcome(plan)):
+        return spec
     series = series or plan["primary"]
     split, _, name = series.partition("/")
     specs, label = plan.get("metrics"), series
@@ -64,6 +71,18 @@ def describe_metric(plan: Mapping[str, Any], series: str = "") -> MetricSpec:
         spec = MetricSpec.from_data(specs.get(series) or specs.get(name, {}))
         label = f"{split}/{spec.label}" if spec.label else series
     return replace(spec, label=label, mean_of=tuple(f"{split}/{part}" for part in spec.mean_of))
+
+
+def _describe_outcome(plan: Mapping[str, Any]) -> MetricSpec | None:
+    """Return what arms are compared by if that is not the primary metric itself (see `stats.outcomes`)."""
+    if plan.get("reach") is not None:
+        label = f"time to {describe_metric(plan, plan['primary']).label} {plan['reach']:g}"
+        return MetricSpec("min", (0.0, math.inf), COSTS[plan.get("by", "steps")], label)
+    if plan.get("solved") is not None:
+        side = "at most" if plan["direction"] == "min" else "at least"
+        rule = f"{describe_metric(plan, plan['primary']).label} {side} {plan['solved']:g}"
+        return MetricSpec("max", (0.0, 1.0), rule, "share of solved runs")
+    return None
 
 
 @dataclass(frozen=True)
@@ -90,6 +109,11 @@ class Plan:
             judged tables, which may have an `accuracy` in percent.
         noise: how unequal noise of arms is treated. Plans that store none have the guard.
         table: the options by which a judged table was read, by name.
+        solved: the value from which on a run has solved its task; arms are then compared by shares of solved runs.
+        reach: the value of the primary metric that runs are to reach; arms are then compared by the time to it.
+        by: the unit of that time, a key of `COSTS`.
+        eval_every: the number of steps between evaluations, if arms are compared by the time to a value.
+        eval_windows: the setting of the number of windows in these evaluations.
         metrics: the metrics that runs measure (`MetricSpec.to_data`): those of evaluations by name (`loss`), those of
             training steps with a slash after the name (`gradient-norm/`), and that of a judged table by the name of its
             column. Plans that store none take the metrics from their names (`EARLIER_METRICS`).
@@ -117,6 +141,11 @@ class Plan:
     tasks: Mapping[str, PlannedTask] = field(default_factory=dict)
     pool: str = ""
     across: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    solved: float | None = None
+    reach: float | None = None
+    by: str = "steps"
+    eval_every: int | None = None
+    eval_windows: int | str | None = None
 
     def frozen(self) -> dict[str, Any]:
         """Return the plan with its hash, as stored with the study."""
@@ -129,11 +158,22 @@ class Plan:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Smallest and largest possible value of the primary metric."""
+        """Smallest and largest possible value of what arms are compared by."""
         return self.metric().bounds
 
+    @property
+    def has_outcome(self) -> bool:
+        """Whether arms are compared by an outcome other than the primary metric itself (see `stats.outcomes`)."""
+        return _describe_outcome(vars(self)) is not None
+
+    @property
+    def better(self) -> Direction:
+        """Whether lower or higher values of what arms are compared by are better; see `describe_metric`."""
+        spec = _describe_outcome(vars(self))
+        return self.direction if spec is None else spec.better
+
     def metric(self, series: str = "") -> MetricSpec:
-        """Return what a stored series is, by default the primary metric (see `describe_metric`)."""
+        """Return what a stored series is, by default what arms are compared by (see `describe_metric`)."""
         return describe_metric(vars(self), series)
 
     def at(self, rung: str) -> "Plan":

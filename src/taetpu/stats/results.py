@@ -47,7 +47,9 @@ class Run(TypedDict, closed=True):
     seed: int
     id: str | None  # the first 8 characters of its identity; None if it has not ended
     outcome: Literal["finished", "stopped", "diverged", "unfinished", "missing", "untrained"]
-    value: float | None  # the primary metric; None unless the run finished or stopped
+    value: float | None  # what arms are compared by; None unless the run finished or stopped
+    measured: NotRequired[float | None]  # the primary metric, if `value` is another outcome (see `stats.outcomes`)
+    reached: NotRequired[bool]  # whether the run solved its task, or arrived at the value of the plan
 
 
 class Memory(TypedDict, closed=True):
@@ -68,6 +70,7 @@ class Sensitivity(TypedDict, closed=True):
     sign_flip_p: float | None
     correlation: float | None  # of the arm and the baseline over seeds
     without_a_seed: Interval | None  # the smallest and largest effect if one seed is left out
+    log_rank_p: NotRequired[float | None]  # of times to a value
 
 
 class Ratio(TypedDict, closed=True):
@@ -121,6 +124,7 @@ class Arm(JudgedEffect, closed=True):
     memory: Memory | None
     sensitivity: Sensitivity | None  # None without a verdict, and if runs are not paired
     efficiency: Efficiency | None  # None without curves that can be compared
+    reached: NotRequired[int]  # the number of runs that solved their task, or arrived at the value of the plan
     choices: NotRequired[list[Choice]]  # absent unless a run of the arm chooses (`optim.selection`)
     strata: NotRequired[list[Stratum]]  # absent unless the study was made from a table with strata
     evaluation_noise: EvaluationNoise | None  # None unless the metric is a mean over positions
@@ -158,6 +162,11 @@ class FrozenPlan(TypedDict, closed=True):
     tasks: NotRequired[dict[str, frozen_study.PlannedTask]]
     pool: NotRequired[str]
     across: NotRequired[dict[str, list[str]]]
+    solved: NotRequired[float]
+    reach: NotRequired[float]
+    by: NotRequired[str]
+    eval_every: NotRequired[int]
+    eval_windows: NotRequired[int | str]
     sha256: str  # the hash of all keys above
     error_rate: float  # the chance of a false verdict at this number of seeds
     written_after: NotRequired[int]  # the number of runs that had ended before, if the plan was written after them
@@ -189,6 +198,7 @@ class Group(Model, closed=True):
 
     baseline: str
     arms: list[str]
+    horizon: NotRequired[float]  # of times to a value, in the plan's unit
 
 
 # --- computation ------------------------------------------------------------------------------------------------------

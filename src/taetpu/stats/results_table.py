@@ -251,6 +251,16 @@ def count_devices(table: Table) -> list[Hardware]:
     return [{"device": device, "machine": machine, "runs": runs} for (device, machine), runs in counts.items()]
 
 
+def count_packs(table: Table) -> list[dict[str, Any]]:
+    """Return each pack layout with the reason for choosing it, and the number of `runs` trained with this layout."""
+    layouts: dict[str, dict[str, Any]] = {}
+    for result in (result for arm in table.cells for result in table.results(arm)):
+        pack = {key: value for key, value in result.get("pack", {}).items() if key != "id"}
+        entry = layouts.setdefault(str(sorted(pack.items())), {**pack, "runs": 0})
+        entry["runs"] += 1
+    return list(layouts.values())
+
+
 def sd(values: Mapping[int, float]) -> float | None:
     """Return the standard deviation; None for fewer than two values."""
     return float(np.std(list(values.values()), ddof=1)) if len(values) > 1 else None

@@ -27,6 +27,7 @@ from scipy.optimize import root_scalar
 from taetpu.core.metric_spec import UNBOUNDED
 from taetpu.stats.blocked_anova import ROUNDING, Estimate
 from taetpu.stats.linear_model import CONFIDENCE, clip, contrast_bounds
+from taetpu.stats.outcomes import first_reached
 from taetpu.stats.plan import Plan, describe_metric
 from taetpu.stats.results import Efficiency, EvaluationNoise, PairedTest, Ratio, Sensitivity
 from taetpu.stats.results_table import Cell
@@ -242,12 +243,9 @@ def _steps_to_baseline(arm: Cell, baseline: Cell, plan: Plan) -> float | None:
 
 def first_crossing(steps: np.ndarray, values: np.ndarray, target: float) -> float:
     """Return the first step (linearly interpolated) at which a curve reaches or falls below the target, else inf."""
-    below = np.flatnonzero(values <= target)
-    if not len(below):
-        return math.inf
-    i = int(below[0])
-    if i == 0:
-        return float(steps[0])
+    i = first_reached(values, target)
+    if not i:
+        return math.inf if i is None else float(steps[0])
     part = (values[i - 1] - target) / (values[i - 1] - values[i])
     return float(steps[i - 1] + part * (steps[i] - steps[i - 1]))
 

@@ -12,6 +12,7 @@ from typing import TypeVar
 from taetpu.stats import divergence, formatting
 from taetpu.stats.divergence import Count
 from taetpu.stats.linear_model import CONFIDENCE, Effect, ExactTests
+from taetpu.stats.outcomes import ShareEffect
 from taetpu.stats.plan import Direction, Plan
 from taetpu.stats.power import PowerAnalysis
 from taetpu.stats.results import Verdict
@@ -146,7 +147,7 @@ def decide_verdict(evidence: Evidence, plan: Plan) -> Verdict:
         return "equivalent"
     if not _is_significant(evidence, plan) or _favoured_by_divergence(evidence, plan):
         return "inconclusive"
-    return "better" if _is_better(evidence.effect, plan.direction) else "worse"
+    return "better" if _is_better(evidence.effect, plan.better) else "worse"
 
 
 @dataclass(frozen=True)
@@ -157,11 +158,14 @@ class Sides:
         first: the name of the first side in a list of both.
         other: the name of the second side.
         runs: number of planned runs of each side.
+        reached: number of runs of each side that solved their task or arrived (see `stats.outcomes`); None if arms are
+            compared by the primary metric itself.
     """
 
     runs: tuple[int, int]
     first: str = "the arm"
     other: str = "the baseline"
+    reached: tuple[int, int] | None = None
 
 
 def format_evidence(evidence: Evidence, plan: Plan, sides: Sides, places: int = 0) -> str:
@@ -182,7 +186,11 @@ def format_evidence(evidence: Evidence, plan: Plan, sides: Sides, places: int = 
         )
     if effect.effect is None:
         return f"No effect can be estimated from {count.finished} of {sides.runs[0]} finished runs."
-    text, notes = _format_difference(effect, plan.metric().label, places, sides.other), []
+    text, notes = _format_difference(effect, plan, places, sides.other), []
+    if sides.reached is not None:
+        (ours, theirs), (first, second) = sides.reached, sides.runs
+        did = "arrived" if plan.solved is None else "solved it"
+        notes.append(f"{ours} of {first} runs {did}, {theirs} of {second} of {sides.other}")
     if effect.interval is None:
         notes.append(_why_no_interval(evidence, plan, sides))
     else:
@@ -226,6 +234,9 @@ def seeds_still_needed(evidence: Evidence, arms: int, plan: Plan) -> int | None:
         plan: the analysis plan.
     """
     effect, seeds = evidence.effect, min(evidence.count.finished, evidence.baseline.finished)
+    if isinstance(effect, ShareEffect):
+        needed = effect.seeds_needed(plan.alpha / arms)
+        return None if needed is None else needed - seeds
     if not effect.effect or not effect.estimates or seeds < 2:
         return None
     widest = max(effect.estimates, key=lambda estimate: estimate.p)
@@ -251,10 +262,10 @@ def _favoured_by_divergence(evidence: Evidence, plan: Plan) -> bool:
     """Return whether diverged runs may explain the direction of the effect."""
     if evidence.imputed is None:
         return False
-    better = _is_better(evidence.effect, plan.direction)
+    better = _is_better(evidence.effect, plan.better)
     lost, other = evidence.count.diverged, evidence.baseline.diverged
     more = lost > other if better else other > lost
-    return more or _is_better(evidence.imputed, plan.direction) != better
+    return more or _is_better(evidence.imputed, plan.better) != better
 
 
 def _divergence_notes(evidence: Evidence, plan: Plan, sides: Sides, places: int) -> list[str]:
@@ -272,14 +283,17 @@ def _divergence_notes(evidence: Evidence, plan: Plan, sides: Sides, places: int)
     return notes
 
 
-def _format_difference(effect: Effect, metric: str, places: int, other: str) -> str:
-    size = effect.effect or 0.0
+def _format_difference(effect: Effect, plan: Plan, places: int, other: str) -> str:
+    size, spec = effect.effect or 0.0, plan.metric()
+    metric = spec.label
     if formatting.is_zero(size, places):
         return f"{metric} is exactly that of {other}"
     places = formatting.effect_places(size, effect.interval, places)
     text = formatting.number(abs(size), places)
     if not float(text):
         return f"{metric} is within {formatting.number(10.0**-places, places)} of {other}'s"
+    if plan.reach is not None:
+        return f"{metric} is {text} {spec.unit} {'longer' if size > 0 else 'shorter'} than {other}'s"
     return f"{metric} is {text} {'higher' if size > 0 else 'lower'} than {other}'s"
 
 

@@ -62,7 +62,8 @@ def freeze(study: Study, folder: StudyFolder, **more: Mapping[str, Any]) -> None
 
 def analysis_plan(study: Study) -> Plan:
     """Return the analysis plan, which is frozen before the first run."""
-    measure, tune = study.measure, study.tune
+    measure, tune, train = study.measure, study.tune, study.arms[0].config.train
+    timed = measure.reach is not None
     tried = [arm for arm in study.arms if tune is not None and tune.left_by(arm.overrides).values]
     return Plan(
         primary=measure.primary,
@@ -81,6 +82,11 @@ def analysis_plan(study: Study) -> Plan:
         tasks=_tasks(study),
         pool=study.pool,
         across=study.across,
+        solved=measure.solved,
+        reach=measure.reach,
+        by=measure.by,
+        eval_every=train.eval_every if timed else None,
+        eval_windows=train.eval_windows if timed else None,
     )
 
 

@@ -23,6 +23,7 @@ from taetpu.spec.frozen import check_frozen
 from taetpu.spec.resolved_study import Arm, RunSpec, Sources, Study
 from taetpu.stats.arm_changes import effective_overrides, format_changes
 from taetpu.stats.load import read_study
+from taetpu.stats.outcomes import seeds_for_level, smallest_p
 from taetpu.stats.power import POWER, PowerAnalysis
 from taetpu.stats.results import read_results
 from taetpu.store.study import StudyFolder
@@ -443,6 +444,9 @@ def resolution(
         `power`: the power of the test.
         `effect`, `seeds`, `flops`: the given effect, the number of seeds required to detect it, and the FLOPs of
         training them.
+        `shares`: only if arms are compared by shares of solved runs: the numbers of `seeds` and of compared `arms`, the
+        `level` of each test after the correction, the `smallest_p` that the exact test reaches with these seeds, and
+        the number of seeds `needed` for the level.
 
     Raises:
         UserError: if the noise or the effect is not a finite number above 0, or if an effect is given and the noise is
@@ -453,6 +457,11 @@ def resolution(
             raise UserError(
                 f"`{name}` must be finite and above 0, got {value:g}", path=(name,), remedy="Use e.g. 0.01."
             )
+    plan, seeds = analysis_plan(study), len(study.seeds)
+    for name, value in (("noise", noise), ("effect", effect)) if plan.solved is not None else ():
+        if value is not None:
+            problem = f"`{name}` is {value:g}, and the exact test of shares of solved runs needs no noise"
+            raise UserError(problem, path=(name,), remedy=f"Remove --{name}.")
     known, source = (noise, "stated") if noise else (_measured(folder), "measured")
     if effect is not None and known is None:
         remedy = "Use e.g. --noise 0.01, or run the study first."
@@ -460,13 +469,22 @@ def resolution(
     compared = [study.against(arm) for arm in study.arms if study.against(arm) is not arm]
     arms, together = len(compared) + len(study.contrasts), sum(baseline is study.arms[0] for baseline in compared)
     values = {"noise": known, "noise_from": source if known else None, "resolves": None, "resolves_sd": None}
-    plan, seeds = analysis_plan(study), len(study.seeds)
     low, high = plan.bounds
     values["most"] = high - low if isfinite(high - low) else None
     values |= {"power": POWER, "effect": effect, "seeds": None, "flops": None}
     if not arms:
         return values
     level = plan.strictest_level(arms, seeds)
+    if plan.solved is not None:
+        needed = seeds_for_level(plan.alpha / arms)
+        shares = {
+            "seeds": seeds,
+            "arms": arms,
+            "level": level / arms,
+            "smallest_p": smallest_p(seeds),
+            "needed": needed,
+        }
+        return {**values, "shares": shares}
     in_sd = PowerAnalysis(arms, level, weighed=together or arms).smallest_effect(1.0, seeds)
     design = PowerAnalysis(arms, plan.alpha, weighed=together or arms)
     values |= {"resolves_sd": in_sd, "resolves": in_sd * known if in_sd and known else None}
