@@ -92,7 +92,7 @@ def _with_values(
 
 
 def describe_runs(name: str, table: Table, outcomes: Outcomes | None) -> list[Run]:
-    """Return the runs of an arm. If they have outcomes, their value is their outcome, and `measured` that of the primary metric."""
+    """Return the runs of an arm. `value` is the outcome of a run, if there are outcomes, and `measured` its metric."""
     if outcomes is None:
         return [cell.facts for cell in table.cells[name]]
     values, reached = outcomes.table.values(name), outcomes.reached[name]
