@@ -124,6 +124,15 @@ def test_wrong_goals_are_refused_with_their_place(tmp_path, line, path, value):
     assert error.value.remedy
 
 
+def test_data_by_which_runs_choose_has_no_goal(tmp_path):
+    text = LADDER.replace("sample: none}", "sample: none, evaluate: {kind: best, every: 2, windows: 2}}")
+    text = text.replace("{at_most", "{metric: val/loss, at_most") + "measure: {primary: test/loss}\n"
+    with pytest.raises(UserError) as error:
+        load_study(written(tmp_path, text))
+    assert error.value.path == ("goal", "metric")
+    load_study(written(tmp_path, text.replace("metric: val/loss", "metric: test/loss")))
+
+
 def test_a_single_seed_has_no_goal(tmp_path):
     with pytest.raises(UserError) as error:
         load_study(written(tmp_path, LADDER.replace("seeds: 2", "seeds: 1")))

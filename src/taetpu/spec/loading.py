@@ -74,9 +74,8 @@ def load_study(file: Path | str | Mapping[str, Any], sets: Sets = (), convert: C
         primaries = _primaries(spec, base, asked, arms)
         for primary in dict.fromkeys(primaries.values()):
             judged = [arm for arm in arms if primaries[arm.name] == primary]
-            check_reported(
-                asked.model_copy(update={"primary": primary} if asked.reach is None else {}), spec.match, judged
-            )
+            reported = asked.model_copy(update={"primary": primary} if asked.reach is None else {})
+            check_reported(reported, spec.match, judged, spec.goal.metric if spec.goal else "")
         asked.check_split()
         _check_measured(primaries, tune, arms)
         asked.check_outcome(first.config.metric_spec(asked.measured), first.config.train)

@@ -11,19 +11,21 @@ BUDGETS = ("flops", "time")
 """The quantities in `match` that a run which stops does not use up."""
 
 
-def check_reported(measure: Measure, match: Sequence[str], arms: Sequence[Arm]) -> None:
+def check_reported(measure: Measure, match: Sequence[str], arms: Sequence[Arm], goal: str = "") -> None:
     """Raise `UserError` if a study reports data by which a run chooses, or matches the budgets of runs that may stop.
 
     Args:
         measure: How arms are compared.
         match: The quantities in which arms are matched.
         arms: All arms.
+        goal: The metric of the goal; empty without one, or if it is the primary metric.
     """
     choosing = [(arm, slot, part) for arm in arms for slot, part in selectors(arm.config.train).items()]
     if choosing:
         arm, slot, part = choosing[0]
         why = f"train.{slot}: {part.kind} of arm {arm.name!r} chooses by validation data"
         reported = [(measure.primary, ("measure", "primary"))]
+        reported += [(goal, ("goal", "metric"))] if goal else []
         for name, contrast in measure.contrasts.items():
             reported += [(contrast.spread, ("measure", "contrasts", name, "spread"))] if contrast.spread else []
         for metric, path in reported:

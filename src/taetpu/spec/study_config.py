@@ -420,6 +420,8 @@ class StudySpec(Config):
         for path, set_ in (
             (("measure", "looks"), self.measure.looks),
             (("tune",), self.tune),
+            (("tasks",), self.tasks),
+            (("across",), self.across),
             (("match",), set(self.match) - {"steps"}),
         ):
             if set_:

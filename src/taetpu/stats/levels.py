@@ -4,7 +4,8 @@ The variance of an arm's runs is the sum of the noise and of what all arms of a 
 weighed between its own and that of most arms (`stats.variances`). Arms that share seeds say less about it than
 independent arms: if the shared part dominates, all arms have the same deviations, and together they say no more than
 one. The degrees of freedom are therefore those of the mean of the arms' variances by Satterthwaite's formula, from the
-mean squares of seeds and of the noise.
+mean squares of seeds and of the noise. An arm's error is at least that of its own runs: the many tests at a low error
+rate that a goal needs are about the tails, for which a noisy arm may not be taken for a quiet one.
 
 Source of the formula: Satterthwaite (1946), An approximate distribution of estimates of variance components.
 """
@@ -59,7 +60,8 @@ def errors_of_studies(y: Array) -> tuple[Array, Array]:
     mean, variance = _log_moments(known)
     squared, df = matched(mean, variance)
     total = (own_df * share).sum(1, keepdims=True)
-    return np.sqrt(squared / counts), np.minimum(df, np.maximum(total, 1.0))
+    errors = np.sqrt(np.maximum(squared, squares / own_df) / counts)
+    return errors, np.minimum(df, np.maximum(total, 1.0))
 
 
 def _independent_share(centred: Array) -> Array:
