@@ -107,8 +107,9 @@ class MQAR(Recall):
     """Recall the values of several keys (multi-query associative recall). Arora et al. 2023 (Zoology).
 
     Of the tokens 0 to `symbols` - 1, the first half are the filler 0 and keys, and the second half are values. Use
-    an init with large embeddings, such as `fan-in`: two layers of attention reached an exact match above .9 after 1500
-    steps with it, and of .07 with `gpt2-scaled` (16 symbols, 3 pairs, 16 tokens).
+    an init with large embeddings, such as the default or `fan-in`: two layers of attention reached an exact match above
+    .9 after 1500 steps with `fan-in`, and of .07 with `gpt2-scaled` (16 symbols, 3 pairs, 16 tokens). With the settings
+    of studies/known/mqar.yaml, the accuracy after 500 steps was 1.000 with `fan-in` and .999 with the default (1 seed).
 
     Source: Arora et al. 2023, "Zoology: Measuring and Improving Recall in Efficient Language Models", arXiv 2312.04927.
     """
