@@ -66,6 +66,29 @@ def test_progress_shows_the_primary_metric(here, text):
     assert len({line.split()[0] for line in table if line.startswith("an-arm")}) == 2
 
 
+def test_means_are_printed_when_all_runs_are_evaluated(here, text):
+    """A run that stops is evaluated before the others, whose values are those of an earlier step."""
+    import io
+
+    from rich.console import Console
+
+    from taetpu.spec.loading import load_study
+
+    study = load_study(here / "s.yaml")
+    runs, out = [run for run in study.runs() if run.arm == "baseline"], io.StringIO()
+    shown = progress.StudyProgress(Console(file=out, width=200))
+    shown.on_study_begin(study)
+    shown.on_train_begin(100)
+    shown.on_pack_begin(1, 1, runs)
+    for step, evaluated, value in ((10, runs, 4.0), (20, runs[-1:], 1.0), (20, runs, 2.0)):
+        for run in evaluated:
+            shown.on_evaluate(step, run, {"val_sample/loss": value})
+    lines = [line for line in out.getvalue().splitlines() if "step" in line]
+    assert [[part in line for part in ("step 10", "step 20", "4.000", "2.000")] for line in lines] == [
+        [True, False, True, False], [False, True, False, True],
+    ]  # fmt: skip
+
+
 def test_post_hoc_tables_are_shown_with_their_failures(wording):
     import io
 

@@ -78,6 +78,8 @@ BAD = {
     "a choice that is a number": ([{**SWAG, "endings": ["a", 2, "c", "d"]}], ("row 1", "choice 1", "2")),
     "labels twice": ([{**ARC, "choices": {"text": ["a", "b"], "label": ["A", "A"]}}], ("row 1", "'A', 'A'")),
     "choices as a list": ([{**ARC, "choices": ["a", "b"]}], ("row 1", "'choices'", "label")),
+    "equal sentences": ([{"sentence_good": "a b", "sentence_bad": "a b"}], ("row 1",)),
+    "equal options": ([{"sentence": "a _ b", "option1": "c", "option2": "c", "answer": "1"}], ("row 1",)),
     "no blank": ([{"sentence": "a b", "option1": "c", "option2": "d", "answer": "1"}], ("row 1", "'_'")),
     "one word": ([{"text": "word"}], ("row 1", "'word'")),
     "half a pair": ([{"text": "a \ud800"}], ("row 1", "\\ud800")),

@@ -289,21 +289,24 @@ def test_a_label_that_training_lacks_is_refused_with_its_row(files):
     assert "'even', 'neg', 'pos'" in caught.value.remedy
 
 
-def test_a_class_of_one_row_is_refused_if_the_row_is_not_in_training(files):
-    outcomes = {}
+def test_a_class_of_one_row_is_refused(files):
+    splits = set()
     for number in range(12):
         write_json_lines(files / "rows.jsonl", [*ROWS, {"text": f"alone {number}", "label": "rare"}])
-        try:
-            assert "rare" in task(split="hash", val=0.4).prepare(files).interface.labels
-            outcomes[number] = None
-        except UserError as error:
-            outcomes[number] = error
-    refused = [error for error in outcomes.values() if error is not None]
-    assert 0 < len(refused) < len(outcomes)
-    for error in refused:
-        assert error.path == ("label",)
-        assert f"line {LAST} " in error.problem
-        assert "'rare'" in error.problem
+        with pytest.raises(UserError) as caught:
+            task(split="hash", val=0.4).prepare(files)
+        assert (caught.value.path, bool(caught.value.remedy)) == (("label",), True)
+        assert f"line {LAST} " in caught.value.problem
+        assert "'rare'" in caught.value.problem
+        splits.add(caught.value.problem.split()[-1])
+    assert splits == {"train", "val"}
+
+
+def test_weights_of_classes_leave_the_order_of_training_rows_as_it_is(files):
+    plain, weighted = (task(class_weights=weights).prepare(files) for weights in (None, "balanced"))
+    assert plain.trained == weighted.trained
+    assert plain.fingerprint != weighted.fingerprint
+    assert plain.trained != task(val=0.3).prepare(files).trained
 
 
 REFUSED = {
@@ -311,6 +314,8 @@ REFUSED = {
     "one text": ({}, {"text": "a"}, "split"),
     "unknown class": ({"class_weights": {"pos": 1, "neg": 1, "even": 1, "x": 2}}, {}, "class_weights"),
     "missing class": ({"class_weights": {"pos": 1}}, {}, "class_weights"),
+    "negative weight": ({"class_weights": {"pos": 1, "neg": -1, "even": 1}}, {}, "class_weights"),
+    "infinite weight": ({"class_weights": {"pos": 1, "neg": 1e39, "even": 1}}, {}, "class_weights"),
     "column": ({"label": "text"}, {}, "label"),
     "lengths": ({"eval_lengths": [8]}, {}, "eval_lengths"),
     "shares": ({"val": 0.6, "test": 0.5}, {}, "val"),

@@ -179,6 +179,7 @@ def test_pairs_of_all_devices_are_candidates(folder):
 CAUSAL = {"kind": "attention", "num_heads": 2}
 REFUSED = {
     "microbatches": ({"kind": "pairs", "train": {"accumulate": 2}}, ("train", "accumulate")),
+    "a single pair": ({"kind": "pairs", "train": {"batch_size": 1}}, ("train", "batch_size")),
     "first": ({"mixer": CAUSAL, "pooling": "first"}, ("model", "layers", 0, "mixer")),
     "first of a pair": ({"kind": "pairs", "mixer": CAUSAL, "pooling": "first"}, ("model", "layers", 0, "mixer")),
     "curvature": ({"pooling": "mean", "train": {"optimizer": "sophia"}}, ("train", "optimizer")),

@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from taetpu.core.config_parsing import build_component
+from taetpu.core.config_parsing import build_component, load_config
 from taetpu.core.errors import UserError
+from taetpu.interop.blank import blank_model
+from taetpu.nn.lm import ModelConfig
 from taetpu.nn.named_arrays import named_parameters
 from taetpu.train.memory import state_bytes
 from taetpu.train.selection import selection_steps
 
+MODEL = {"dim": 4, "num_layers": 1, "mixer": {"kind": "attention", "num_heads": 1}}
 LOSSES = [3.0, 2.5, 2.6, 2.5, np.nan, 2.4, 2.41, 2.39, 2.5, 2.5, 2.5, 2.5, 2.0, 2.5, 2.5]
 
 
@@ -26,8 +29,9 @@ def assert_identical(ours, theirs):
         np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
 
 
-def states(component, losses, model=None):
+def states(component, losses):
     """Yield the state of a component after each observation."""
+    model = blank_model(load_config(ModelConfig, MODEL).resolve(), 4, 8)
     state = component.begin(model)
     for i, loss in enumerate(losses, start=1):
         state = component.observe(state, jnp.float32(loss), model, jnp.int32(i * component.every))

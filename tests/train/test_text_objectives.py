@@ -47,6 +47,15 @@ def test_divided_runs_have_the_losses_of_a_whole_run(trainer, text, tmp_path, ob
     np.testing.assert_allclose(whole.advance(4)["train/loss"], divided.advance(4)["train/loss"], rtol=1e-4)
 
 
+def test_a_batch_without_a_masked_token_has_the_loss_0(trainer, text, tmp_path):
+    config = configured(text, {"kind": "masked-lm", "share": 0.001}, MASKED)
+    run = trainer([config], config.task.prepare(tmp_path))
+    losses = np.ravel(run.advance(8)["train/loss"])
+    assert 0.0 in losses
+    assert np.isfinite(losses).all()
+    assert np.asarray(run.state.diverged_at)[0] < 0
+
+
 @pytest.mark.slow
 def test_masks_of_microbatches_are_those_of_the_batch(trainer, text, tmp_path):
     configs = [configured(text, OBJECTIVES["masked"][0], MASKED, accumulate=count) for count in (1, 2)]

@@ -122,4 +122,6 @@ class AverageLast(Observer, EvaluatedConfig):
         if self.count * self.every > steps:
             problem = f"count={self.count} with every={self.every} needs {self.count * self.every} steps"
             problem += f", and training has {steps}"
-            raise UserError(problem, path=("every",), remedy=f"Use every: {max(1, steps // self.count)}.")
+            every = steps // self.count
+            remedy = f"Use every: {every}." if every else f"Use count: {max(1, steps // self.every)}."
+            raise UserError(problem, path=("every",) if every else ("count",), remedy=remedy)

@@ -22,6 +22,7 @@ from taetpu.core.sites import Read
 from taetpu.data.base import Batch
 from taetpu.nn.lm import LM
 from taetpu.nn.named_arrays import logical_names, named_parameters
+from taetpu.optim.loss import LEAST_WEIGHT
 from taetpu.optim.structure_checks import check_form
 
 Scalar = Float[Array, ""]
@@ -114,7 +115,7 @@ class Freeze(Hook):
 
 def weighted_mean(values: Float[Array, "batch seq"], batch: Batch) -> Scalar:
     """Return the mean of values over the positions of a batch, with the weights of their targets."""
-    return (values * batch.weights).sum() / jnp.maximum(batch.weights.sum(), 1.0)
+    return (values * batch.weights).sum() / jnp.maximum(batch.weights.sum(), LEAST_WEIGHT)
 
 
 @register("hook", "z-loss")

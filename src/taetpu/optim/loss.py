@@ -21,6 +21,8 @@ Weights = Float[Array, "batch seq"]
 PositionLosses = Callable[[Logits, Targets, Weights], dict[str, Weights]]
 MEASURED = ("nll", "correct", "weight")  # the values from which loss and accuracy follow
 TRAINED = "objective"  # the value that is minimised in place of `nll`
+LEAST_WEIGHT = 1e-12
+"""The least weight by which sums are divided, so that the mean of nothing is 0: small batches may mask no token."""
 
 
 def sum_losses(logits: Logits, targets: Targets, weights: Weights) -> dict[str, Float[Array, ""]]:

@@ -102,9 +102,10 @@ class Patient(Selector):
                 f"training has {steps} steps"
             )
             most = (steps - 1) // self.every - 1
-            remedy = f"Use a patience of at most {most}." if most > 0 else f"Use every: {max(1, (steps - 1) // 2)}."
-            if most < 1 and steps < 3:
-                remedy = "Train for more steps."
+            every = (steps - 1) // (self.patience + 1)
+            remedy = f"Use every: {every}." if every else "Train for more steps."
+            if most > 0:
+                remedy = f"Use a patience of at most {most}."
             raise UserError(problem, path=("patience",), remedy=remedy)
 
 

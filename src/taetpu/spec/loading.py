@@ -39,6 +39,7 @@ from taetpu.store.frozen_study import PlannedContrast, PlannedGoal, Role
 
 Sets = Iterable[str] | Mapping[str, Any]
 """Changes to the baseline: texts of the form `path=value`, or a mapping of paths to values."""
+NO_SPLIT = "Set {0} of the task above 0, or name files as {0}_source."
 
 
 def load_study(file: Path | str | Mapping[str, Any], sets: Sets = (), convert: Convert | None = None) -> Study:
@@ -370,8 +371,10 @@ def _check_measured(primaries: Mapping[str, str], tune: Tuning | None, arms: tup
     known, primary = arms[0].config.metrics(), primaries[BASELINE]
     if known and primary not in known:
         problem = f"the evaluations of this task do not measure {primary!r}"
-        what = primary.rpartition("/")[2]
+        split, _, what = primary.rpartition("/")
         remedy = f"Add {what} to train.eval_metrics." if what in kinds("eval_metric") else suggest(primary, known)
+        if split in ("val", "test") and not any(name.startswith(f"{split}/") for name in known):
+            remedy = NO_SPLIT.format(split)
         raise UserError(problem, path=("measure", "primary"), remedy=remedy)
     for arm in arms:
         for metric in (primaries[arm.name], *([tune.metric] if tune else [])):
@@ -380,9 +383,5 @@ def _check_measured(primaries: Mapping[str, str], tune: Tuning | None, arms: tup
             if metric not in has:
                 problem = f"no run of arm {arm.name!r} measures {metric!r}, which is required to compare arms"
                 absent = not any(name.startswith(split) for name in has)
-                remedy = (
-                    f"Set {split} of the task above 0, or name files as {split}_source."
-                    if absent
-                    else f"Use one of: {', '.join(has)}."
-                )
+                remedy = NO_SPLIT.format(split) if absent else f"Use one of: {', '.join(has)}."
                 raise arm.explain(UserError(problem, path=("task", split), remedy=remedy))

@@ -165,6 +165,9 @@ class ResolvedConfig(Config):
             problem = f"objective {objective.kind!r} compares the sequences of a batch, which accumulate="
             problem += f"{self.train.accumulate} divides into parts"
             raise UserError(problem, path=("train", "accumulate"), remedy="Use accumulate: 1.")
+        if objective.reads_batch and self.train.batch_size < 2:
+            problem = f"objective {objective.kind!r} compares the sequences of a batch, which has a single one"
+            raise UserError(problem, path=("train", "batch_size"), remedy="Use batch_size: 2 or more.")
         if batch.real_targets or not objective.by_position:
             if not getattr(self.train.optimizer, "uses_curvature", False):
                 return

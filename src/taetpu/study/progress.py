@@ -61,6 +61,7 @@ class StudyProgress(Callback):
         self.primary, self.label = "val/loss", str
         self.header = ""
         self.evals: dict[str, dict[int, dict[str, float]]] = {}
+        self.evaluated: dict[tuple[str, int], int] = {}  # the step of the last evaluation, by arm and seed
         self.text = ""
         self.use = ""
         self.runs: Sequence[RunSpec] = ()
@@ -143,9 +144,10 @@ class StudyProgress(Callback):
         self.warn(f"  profile of {summary['steps']} steps: {shares}, recompiles {again}; see {where}/summary.txt")
 
     def on_evaluate(self, step: int, run: RunSpec, values: dict[str, float]) -> None:
-        """Display the evaluation of a run. After the last run of the pack, print the mean of each arm in logs."""
+        """Display the evaluation of a run. When all runs are evaluated, print the mean of each arm in logs."""
         self.evals.setdefault(run.arm, {})[run.seed] = values
-        if run is self.runs[-1]:
+        self.evaluated[run.arm, run.seed] = step
+        if run is self.runs[-1] and all(self.evaluated.get((other.arm, other.seed)) == step for other in self.runs):
             metric, arms = self.shown_metric(self.arms()), self.arms()
             means = "  ".join(f"{arm} {_mean(self.values(arm, metric))}" for arm in arms)
             pace = ", ".join(part for part in (self.rate(), self.use, self.left()) if part)

@@ -8,7 +8,7 @@ from taetpu.core.keys import Key, named
 from taetpu.data.base import Batch
 from taetpu.nn.common import combine_trainable
 from taetpu.nn.lm import LM
-from taetpu.optim.loss import position_losses, predict
+from taetpu.optim.loss import LEAST_WEIGHT, position_losses, predict
 from taetpu.train.sharding import Division
 
 
@@ -33,7 +33,7 @@ def estimate_curvature(
     Source: Liu et al. 2023, "Sophia: A Scalable Stochastic Second-order Optimizer for Language Model Pre-training",
         arXiv 2305.14342, algorithm 2.
     """
-    weight = jnp.maximum(batch.weights.sum(), 1.0)
+    weight = jnp.maximum(batch.weights.sum(), LEAST_WEIGHT)
     # One number for each position of the whole batch, so that the targets do not depend on how the batch is divided.
     uniform = jax.random.uniform(named(key, "curvature"), batch.weights.shape)
     local, uniform = division.local_batch(batch), division.local_batch(batch._replace(weights=uniform)).weights

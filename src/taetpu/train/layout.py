@@ -243,7 +243,8 @@ def exact_shard_counts(config: ResolvedConfig) -> list[int]:
     draws = config.model.dropout or any(component.draws_in_training for component in iter_components(config.model))
     if jax.default_backend() != "cpu" or draws or train.hooks or has_plugins:
         return [1]
-    return [count for count in device_counts() if train.batch_size // train.accumulate % count == 0]
+    sizes = (train.batch_size // train.accumulate, config.task.eval_group or 0)
+    return [count for count in device_counts() if all(size % count == 0 for size in sizes)]
 
 
 def even_width(runs: int, most: int, devices: int) -> int:

@@ -23,7 +23,7 @@ from taetpu.nn.parameters import Parameters
 from taetpu.nn.state import Means, update_state
 from taetpu.optim.eval_metrics import NO_METRICS, EvalMetric, Evaluated, sequence_sums
 from taetpu.optim.hooks import Moment, hooks_reading_logits, run_hooks
-from taetpu.optim.loss import MEASURED, head_losses, trained_sum
+from taetpu.optim.loss import LEAST_WEIGHT, MEASURED, head_losses, trained_sum
 from taetpu.optim.metrics import Metric, Seen
 from taetpu.optim.objectives import Objective, compute_objective
 from taetpu.optim.selection import observers
@@ -209,14 +209,15 @@ def train_step(
     """Return the state after one update, and the metrics that every step records. See `update`."""
     new, config = update(state, rows, context), context.config
     params, rest = partition_trainable(state.model)
-    loss = new.sums["nll"] / new.sums["weight"]
+    weight = jnp.maximum(new.sums["weight"], LEAST_WEIGHT)
+    loss = new.sums["nll"] / weight
     bad = ~(loss <= config.train.loss_bound) & (state.diverged_at < 0)
     metrics = {"train/loss": loss, "lr": new.lr}
     if "correct" in new.sums:
-        metrics["train/accuracy"] = new.sums["correct"] / new.sums["weight"]
+        metrics["train/accuracy"] = new.sums["correct"] / weight
     metrics |= {f"train/{name}": value for name, value in new.losses.items()}
     further = {name: value for name, value in new.sums.items() if name not in MEASURED}
-    metrics |= {f"train/{name}": value / new.sums["weight"] for name, value in further.items()}
+    metrics |= {f"train/{name}": value / weight for name, value in further.items()}
     after = TrainState(
         model=update_state(combine_trainable(eqx.apply_updates(params, new.updates), rest), new.means),
         opt=new.opt,
@@ -247,8 +248,9 @@ def observe(
     metrics = {entry: metric for entry, metric in metrics.items() if set(metric.sites()) <= set(layers)}
     _, reads = capture(forward, {site for metric in metrics.values() for site in metric.sites()})()
     seen = Seen(
-        step=state.step, lr=new.lr, loss=new.sums["nll"] / new.sums["weight"], batch=new.batch, params=params,
-        gradients=new.gradients, clipped=new.clipped, updates=new.updates, sites=reads, layers=layers,
+        step=state.step, lr=new.lr, loss=new.sums["nll"] / jnp.maximum(new.sums["weight"], LEAST_WEIGHT),
+        batch=new.batch, params=params, gradients=new.gradients, clipped=new.clipped, updates=new.updates, sites=reads,
+        layers=layers,
     )  # fmt: skip
     return {
         name: value for entry, metric in metrics.items() for name, value in metric_values(entry, metric, seen).items()
@@ -282,7 +284,7 @@ def gradients(model: LM, batch: Batch, noise: Key, now: Moment, context: StepCon
     heads.
     """
     train, heads, division = context.config.train, context.config.model.heads, context.division
-    weight = jnp.maximum(batch.weights.sum(), 1.0)
+    weight = jnp.maximum(batch.weights.sum(), LEAST_WEIGHT)
     averages, read = division.averages(train.accumulate), sites_read(context.config)
     objective, whole = train.objective.for_task(context.config.task), bool(hooks_reading_logits(train.hooks))
     losses_of = partial(compute_objective, objective, whole=whole, gather=division.gather_sequences)
@@ -295,7 +297,7 @@ def gradients(model: LM, batch: Batch, noise: Key, now: Moment, context: StepCon
         (prediction, sites), statistics = forward(model, part, key=part_key(noise, number), dtype=context.dtype)
         logits, values = prediction
         sums = {name: value.sum() for name, value in values.items()}
-        local_weight = jnp.maximum(sums["weight"], 1.0)
+        local_weight = jnp.maximum(sums["weight"], LEAST_WEIGHT)
         moment = replace(now, key=named(now.key, "part", number), sites=sites)
         mean = run_hooks(train.hooks, "loss", trained_sum(sums) / local_weight, logits, part, model, now=moment)
         total, losses = mean * (local_weight / weight), dict(statistics.losses)

@@ -242,7 +242,10 @@ def _arc(row: _Row) -> Item:
 
 
 def _blimp(row: _Row) -> Item:
-    return _with_choices(row, "", [row.text("sentence_good"), row.text("sentence_bad")], 0)
+    pair = [row.text("sentence_good"), row.text("sentence_bad")]
+    if pair[0] == pair[1]:
+        raise row.error("has two equal sentences")
+    return _with_choices(row, "", pair, 0)
 
 
 def _lambada(row: _Row) -> Item:
@@ -258,6 +261,8 @@ def _winogrande(row: _Row) -> Item:
     if not blank or BLANK in after or not after.strip():
         raise row.error(f"has no text after one blank {BLANK!r}: {row.fields['sentence'][:60]!r}")
     options = [row.text("option1"), row.text("option2")]
+    if options[0] == options[1]:
+        raise row.error("has two equal options")
     label = row.choice("answer", row.value("answer"), ["1", "2"])
     return Item(row.number, tuple((before + option, f" {after.strip()}") for option in options), label)
 

@@ -55,6 +55,7 @@ class LabelledSource(ExampleSource):
         held_out = repr([(name, e.texts, e.label) for name in EVALUATED for e in rows[name]])
         self.evaluated, self.unit = hashlib.sha256(held_out.encode()).hexdigest(), unit
         self.fingerprint = hashlib.sha256(f"{self.fingerprint} {unit}".encode()).hexdigest()
+        self.trained = hashlib.sha256(parts["train"].tokens.tobytes()).hexdigest()
 
 
 class LabelledTask(Task):
@@ -161,7 +162,9 @@ class LabelledTask(Task):
     def _read(self, folder: Path) -> tuple[Examples, dict[str, Any]]:
         """Return the rows of each split, and facts about them."""
         if len(self.columns) < len(self.named):
-            problem = f"two of {', '.join(self.named)} name the column {min(self.columns, key=str)!r}"
+            columns = [getattr(self, name) for name in self.named]
+            column = next(name for name in columns if columns.count(name) > 1)
+            problem = f"two of {', '.join(self.named)} name the column {column!r}"
             raise UserError(problem, path=(self.named[-1],), remedy="Name different columns.")
         layout = Layout(self.format)
         corpus = open_corpus(self.source, folder, layout)

@@ -1,11 +1,12 @@
 """Labels of rows: classes by name and their weights, and the losses of predictions that read no text."""
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator
 
 from taetpu.core.errors import UserError
 from taetpu.data.base import Batch
@@ -20,9 +21,7 @@ def _named_weights(value: Any) -> Any:
     return {class_name(name): weight for name, weight in value.items()} if isinstance(value, Mapping) else value
 
 
-ClassWeights = Annotated[
-    Literal["balanced"] | dict[str, Annotated[float, Field(gt=0)]] | None, BeforeValidator(_named_weights)
-]
+ClassWeights = Annotated[Literal["balanced"] | dict[str, float] | None, BeforeValidator(_named_weights)]
 """`balanced`, or a weight for each class."""
 
 
@@ -72,20 +71,22 @@ def name_classes(labels: Mapping[str, Sequence[tuple[str, Example]]], drawn: Col
         drawn: The evaluation splits that are shares of the training rows.
 
     Raises:
-        UserError: if there is one class, or if a label of an evaluation split is none of a training row.
+        UserError: if there is one class, if a class has one row, or if a label of an evaluation split is none of a
+            training row.
     """
     classes = sort_names([label for label, _ in labels["train"]])
     if len(classes) < 2:
         problem = f"all training rows have the label {classes[0]!r}, as {labels['train'][0][1].place}"
         raise UserError(problem, path=("label",), remedy="Use rows of at least two classes.")
+    sizes = Counter(label for part in labels.values() for label, _ in part)
     for split, targets in labels.items():
         for label, example in targets:
-            if label in classes:
+            alone = sizes[label] == 1 and (split in drawn or split == "train")
+            if label in classes and not alone:
                 continue
             problem = f"{example.place} has the label {label!r}, which no training row has"
             remedy = f"Use one of {', '.join(map(repr, classes[:10]))}, or add training rows with it."
-            everywhere = [other for part in labels.values() for other, _ in part if other == label]
-            if split in drawn and len(everywhere) == 1:
+            if alone:
                 problem = f"{example.place} is the only row of class {label!r}, and it is in {split}"
                 remedy = "Remove the row or merge the class with another one, or name evaluation files."
             raise UserError(problem, path=("label",), remedy=remedy)
@@ -102,7 +103,7 @@ def weigh_classes(weights: ClassWeights, counts: Mapping[str, int]) -> np.ndarra
         counts: The number of training targets by class.
 
     Raises:
-        UserError: if a mapping does not name each class.
+        UserError: if a mapping does not name each class, or has a weight that is not positive and finite.
     """
     if isinstance(weights, Mapping):
         other = next((name for name in weights if name not in counts), None)
@@ -111,6 +112,10 @@ def weigh_classes(weights: ClassWeights, counts: Mapping[str, int]) -> np.ndarra
             problem = f"class_weights has no class {missing!r}" if other is None else f"there is no class {other!r}"
             remedy = f"Write a weight for each of {', '.join(map(repr, counts))}."
             raise UserError(problem, path=("class_weights",), remedy=remedy)
+        for name, weight in weights.items():
+            if not 0 < weight <= LARGEST:
+                problem = f"the weight of class {name!r} is {weight}, not a positive number"
+                raise UserError(problem, path=("class_weights", name), remedy="Use e.g. 1 for every class.")
         return np.array([weights[name] for name in counts], np.float32)
     sizes = np.array([*counts.values()], np.float64)
     balanced = sizes.sum() / (len(sizes) * sizes)

@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from taetpu.core.config import Size
+from taetpu.core.errors import UserError
 from taetpu.core.metric_spec import ACCURACY, LOSS, MetricSpec
 from taetpu.core.model_interface import Interface
 from taetpu.core.registry import register
@@ -40,7 +41,7 @@ class PairsTask(LabelledTask):
     """Number of elements of an embedding."""
     pooling: Pooling = "last"
     """Position whose outputs are the embedding: `first`, `last` before the padding, or the `mean` of all outputs."""
-    candidates: Size = 32
+    candidates: Annotated[Size, Field(ge=2)] = 32
     """Number of pairs among which one is found in evaluation."""
     temperature: Annotated[float, Field(gt=0)] = 0.05
     """Divisor of the cosines in evaluation, and in training unless `train.objective.temperature` names another one."""
@@ -93,6 +94,10 @@ class PairsTask(LabelledTask):
                 both = about.setdefault(fact, dict.fromkeys(of, 0))
                 join = max if fact == "longest" else sum
                 about[fact] = {name: join((both[name], of[name])) for name in of}
+        for name, part in rows.items():
+            if len(part) == 1:
+                problem = f"the {name} split has one pair, so there is no other text to tell its second text from"
+                raise UserError(problem, path=("source",), remedy="Use more rows, or a larger share.")
         count = len(rows["val"]) or len(rows["train"])
         groups = [min(self.candidates, count - start) for start in range(0, count, self.candidates)]
         facts = {
