@@ -62,7 +62,7 @@ def test_plan_states_shared_programs_and_kept_parameters(taetpu, write):
     assert arms["low-lr"] == arms["baseline"] == {"same_data": True, "same_parameters": 11, "other_parameters": 0}
     assert arms["relu"] == {"same_data": True, "same_parameters": 8, "other_parameters": 2}
     assert not arms["batch"]["same_data"]
-    assert re.search(r"\bbatch: .*different windows", taetpu("plan", "s.yaml").out)
+    assert re.search(r"\bbatch: .*different data", taetpu("plan", "s.yaml").out)
 
 
 @pytest.mark.slow

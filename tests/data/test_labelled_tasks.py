@@ -302,13 +302,6 @@ def test_a_class_of_one_row_is_refused(files):
     assert splits == {"train", "val"}
 
 
-def test_weights_of_classes_leave_the_order_of_training_rows_as_it_is(files):
-    plain, weighted = (task(class_weights=weights).prepare(files) for weights in (None, "balanced"))
-    assert plain.trained == weighted.trained
-    assert plain.fingerprint != weighted.fingerprint
-    assert plain.trained != task(val=0.3).prepare(files).trained
-
-
 REFUSED = {
     "one class": ({}, {"label": "a"}, "label"),
     "one text": ({}, {"text": "a"}, "split"),

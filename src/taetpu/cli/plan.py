@@ -23,7 +23,7 @@ from taetpu.core.errors import UserError
 
 RULE = "rule of thumb"
 """How a layout was chosen if nobody asked for it (`PackPlan.chosen`)."""
-OTHER_DATA = "different windows than in the baseline, or in a different order"
+OTHER_DATA = "different data than in the baseline, or in a different order"
 
 
 @dataclass(frozen=True, kw_only=True)

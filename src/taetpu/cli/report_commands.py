@@ -71,16 +71,19 @@ def print_verdicts(text: str) -> None:
     Console().print(coloured, soft_wrap=True)
 
 
-def print_next(study: str, run: str, root: str | None) -> None:
-    """Print two commands that look closer at a study: at its curves, and into a trained model.
+def print_next(study: str, run: str, root: str | None, look: str | None = "sample") -> None:
+    """Print commands that look closer at a study: at its curves, and into a trained model.
 
     Args:
         study: the study's name.
         run: the address of a run.
         root: the value of `--root`, or None.
+        look: the command of `taetpu lens`; None for none.
     """
     place = "" if root is None else f" --root {shlex.quote(root)}"
-    typer.echo(f"next: taetpu plot {study}{place} -o curves.svg\n      taetpu lens sample {run}{place}")
+    typer.echo(f"next: taetpu plot {study}{place} -o curves.svg")
+    if look is not None:
+        typer.echo(f"      taetpu lens {look} {run}{place}")
 
 
 def _verify(study: "StudyFolder", as_json: bool) -> None:

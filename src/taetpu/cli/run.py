@@ -146,7 +146,7 @@ def train_study(options: RunOptions) -> None:
     else:
         print_results(outcome.results, outcome.report)
         if (run := finished_run(outcome.results)) is not None:
-            print_next(outcome.results["study"], run, options.root)
+            print_next(outcome.results["study"], run, options.root, progress.look)
     if outcome.refuted:
         wrong = "\n  ".join(outcome.refuted)
         raise Failed(

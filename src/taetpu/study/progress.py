@@ -61,6 +61,7 @@ class StudyProgress(Callback):
         self.primary, self.label = "val/loss", str
         self.header = ""
         self.evals: dict[str, dict[int, dict[str, float]]] = {}
+        self.look: str | None = None  # the command of `taetpu lens` that opens a model of the study first
         self.evaluated: dict[tuple[str, int], int] = {}  # the step of the last evaluation, by arm and seed
         self.text = ""
         self.use = ""
@@ -84,7 +85,8 @@ class StudyProgress(Callback):
         """
         for line in describe_travel(study, shared=True) if self.nodes else ():
             self.console.print(Text(escape_controls(line)))
-        plan = analysis_plan(study)
+        task, plan = study.arms[0].config.task, analysis_plan(study)
+        self.look = "sample" if task.causal else "check" if task.eval_group is None else None
         self.primary, self.label = plan.primary, lambda series: plan.metric(series).label
         self.header = (
             f"study {study.name}: arms {len(study.arms)}, seeds {len(study.seeds)}, metric {plan.metric().title}\n"

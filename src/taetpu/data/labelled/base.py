@@ -55,7 +55,6 @@ class LabelledSource(ExampleSource):
         held_out = repr([(name, e.texts, e.label) for name in EVALUATED for e in rows[name]])
         self.evaluated, self.unit = hashlib.sha256(held_out.encode()).hexdigest(), unit
         self.fingerprint = hashlib.sha256(f"{self.fingerprint} {unit}".encode()).hexdigest()
-        self.trained = hashlib.sha256(parts["train"].tokens.tobytes()).hexdigest()
 
 
 class LabelledTask(Task):
