@@ -73,6 +73,7 @@ def test_singular_nouns(taetpu, here):
     assert "tiny: 1 arm x 1 seed, 6 steps" in taetpu("plan", "s.yaml").out
 
 
+@pytest.mark.slow
 def test_inits_far_from_the_fan_in_are_named(taetpu, here):
     """The gain 0.5 is sqrt(2) times below 1 / sqrt(8) and is not named; 0.02 is 18 times below it, 1.2 3.4 above."""
     arms = {"old": "gpt2-scaled", "large": "{kind: normal, std: 1.2}", "near": "{kind: fan-in, gain: 0.5}"}
@@ -87,6 +88,7 @@ def test_inits_far_from_the_fan_in_are_named(taetpu, here):
     assert ("(old)" in text, "(large)" in text, "(near)" in text) == (True, True, False)
 
 
+@pytest.mark.slow
 def test_feed_of_the_host_is_named(taetpu, here):
     """A plan names a feed that differs from the default. Generated data has none."""
     (here / "words.txt").write_text("to be or not to be " * 40)

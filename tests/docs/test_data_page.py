@@ -140,6 +140,7 @@ def test_each_line_is_prepared(have, line, data):
     check_line(line, data)
 
 
+@pytest.mark.slow
 def test_lines_with_buckets_are_prepared(data, google):
     storage = gcs_client.storage_client()
     storage.bucket("mine").create(location="us-east5")
@@ -154,6 +155,7 @@ def test_lines_with_buckets_are_prepared(data, google):
 MIXTURES, MASKS, REVIEWS = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_study_of_mixtures_is_trained(data, tmp_path):
     (data / "study.yaml").write_text(MIXTURES)
     outcome = taetpu.run(data / "study.yaml", root=str(tmp_path))

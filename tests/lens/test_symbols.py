@@ -36,6 +36,7 @@ def sample(folder, prompt):
     return done.exception or json.loads(done.stdout)[0]
 
 
+@pytest.mark.slow
 def test_symbols_and_numbers_of_tokens_are_the_same_input(sums):
     opened = taetpu.open_run("sums/baseline/0", root=sums / "runs")
     np.testing.assert_array_equal(opened.encode("<bos>12+3=").ids, opened.encode(IDS).ids)

@@ -29,6 +29,7 @@ def test_effects_do_not_depend_on_names_order_seeds_or_units(draw, table) -> Non
         assert others[name].interval == pytest.approx(tuple(1e-3 * end for end in effect.interval), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_small_change_of_a_value_changes_p_little(draw, table) -> None:
     """Also where an F-test of the arm's noise is at any level: no p jumps as one arm becomes noisier."""
     y, p = draw(np.random.default_rng(5), 6, 5), []

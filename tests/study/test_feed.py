@@ -72,6 +72,7 @@ def trained(folder: StudyFolder) -> dict[str, bytes]:
     return {str(p.relative_to(top)): p.read_bytes() for p in [*kept, *top.glob("runs/*/*/evaluation.json")]}
 
 
+@pytest.mark.slow
 def test_interrupted_study_with_the_feed_of_the_host_has_the_same_runs(study, interrupting, tmp_path, monkeypatch):
     outcome, resident = study(STUDY, root="resident")
     monkeypatch.setattr(TextSource, "arrays", property(lambda source: pytest.fail("all windows were read")))

@@ -25,7 +25,7 @@ class Options(ModelOptions):
 
 @takes_options
 def predict(options: Options) -> None:
-    """Show what a classifier or a masked language model predicts for a text.
+    """Show classes, numbers or masked tokens that are predicted.
 
     Classifiers show classes, or labels of words, with their probabilities; masked language models show the tokens in
     place of [MASK] or <mask>.
