@@ -32,7 +32,7 @@ ARMS = {
     "tuned.yaml": ["no-rope", "slow"],
     "matched.yaml": ["relu", "deep", "relu@flops", "relu@params", "deep@flops", "deep@params"],
     "stopped.yaml": ["no-rope", "mean"],
-    "sized.yaml": ["baseline@dim=4", "baseline@dim=64"],
+    "sized.yaml": [f"baseline@dim={dim}" for dim in (4, 8, 24, 32, 48, 64)],
     "solving.yaml": ["no-rope"],
     "arriving.yaml": ["no-rope"],
     "looked.yaml": ["no-rope"],
