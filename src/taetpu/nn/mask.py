@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, Shaped
+from jaxtyping import Array, Bool, Float, Int, Shaped
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from taetpu.core.config import Component, Size, Traced
@@ -16,6 +16,8 @@ from taetpu.nn.attention_kernels import KernelMask
 from taetpu.nn.common import Context, Dims, Fixed
 
 Mask = Bool[Array, "query key"] | Bool[Array, "#batch #head query key"]
+Windows = Int[np.ndarray, "batch seq"] | Float[np.ndarray, "batch seq features"]
+"""Tokens, or real inputs."""
 UNLIMITED = 2**24  # float32, in which traced numbers are stored, represents all integers up to this number
 
 
@@ -54,7 +56,7 @@ class MaskConfig(Component):
         """Build the module at the given sizes."""
         raise NotImplementedError
 
-    def check_windows(self, tokens: Int[np.ndarray, "batch seq"], weights: Shaped[np.ndarray, "batch seq"]) -> None:
+    def check_windows(self, tokens: Windows, weights: Shaped[np.ndarray, "batch seq"]) -> None:
         """Raise `UserError` if a query with a weight in the loss could attend to its own target."""
 
     def for_layer(self, number: int, num_layers: int) -> "MaskConfig":
@@ -303,7 +305,7 @@ class PrefixConfig(MaskConfig):
         """Build the module at the given sizes."""
         return Prefix(self.separator)
 
-    def check_windows(self, tokens: Int[np.ndarray, "batch seq"], weights: Shaped[np.ndarray, "batch seq"]) -> None:
+    def check_windows(self, tokens: Windows, weights: Shaped[np.ndarray, "batch seq"]) -> None:
         """Raise `UserError` if a query with a weight in the loss could attend to its own target."""
         if self.separator is None:  # the task scores no target inside of a prefix
             return
