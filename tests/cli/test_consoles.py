@@ -106,6 +106,7 @@ def test_closed_streams_do_not_receive_files(tmp_path):
     assert (tmp_path / "file").read_bytes() == b""
 
 
+@pytest.mark.slow
 def test_reader_that_ends_early(here):
     done = subprocess.run(
         ["sh", "-c", '"$PYTHON" -m taetpu catalog --markdown | head -n 1'],

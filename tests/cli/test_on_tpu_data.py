@@ -38,6 +38,7 @@ def check_told(printed: str) -> None:
     assert "gs://studies/data/*.txt" in fetched
 
 
+@pytest.mark.slow
 def test_what_travels_is_said_before_a_machine_is_created(google: FakeGoogle, study: Path):
     shown = Command(study, *V5E[:-1], "--dry-run")
     assert shown.end() == 0, shown.printed

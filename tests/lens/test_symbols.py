@@ -46,6 +46,7 @@ def test_symbols_and_numbers_of_tokens_are_the_same_input(sums):
     assert sample(sums, "<bos>12+3=")["text"] == sample(sums, " ".join(map(str, IDS)))["text"]
 
 
+@pytest.mark.slow
 def test_a_symbol_that_the_task_lacks_is_named(sums):
     error = sample(sums, "<bos>12-3=")
     assert isinstance(error, UserError)

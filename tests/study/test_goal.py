@@ -157,6 +157,7 @@ def test_options_of_a_search_are_refused_without_a_goal_or_with_too_few_runs(tmp
     assert not folder_at(root).exists()
 
 
+@pytest.mark.slow
 def test_a_changed_goal_is_refused(tmp_path):
     taetpu.run(written(tmp_path, LADDER), root=str(tmp_path / "root"), search=True, max_runs=6)
     with pytest.raises(UserError) as error:

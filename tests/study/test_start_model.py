@@ -137,6 +137,7 @@ def test_settings_beside_start_change_the_loaded_model(load):
     assert arm.config.train.start.folder == "hf"
 
 
+@pytest.mark.slow
 def test_the_plan_says_what_is_loaded_and_drawn(load, folder):
     load(arms=f"{{lora: {LORA}, scratch: {{train.start: none}}, untied: {{model.embedding: untied}}}}")
     shown = CliRunner().invoke(app, ["plan", str(folder / "study.yaml"), "--json", "--root", str(folder / "root")])

@@ -69,6 +69,7 @@ def test_run_is_bitwise_the_same_alone(both, make, text, tmp_path, task, train):
     assert_same_training(*both([config], source), (8, 3), (8, 3))
 
 
+@pytest.mark.slow
 def test_metrics_are_the_same_at_the_border_of_two_tables(both, make, text):
     packs = both([make(text[0], metrics={"norm": {"kind": "gradient-norm", "every": 1}})] * 2, text[1], seeds=[1, 2])
     for pack in packs:

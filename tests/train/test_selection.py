@@ -97,6 +97,7 @@ def choose(run):
     return {name: np.asarray(values) for name, values in losses.items()}
 
 
+@pytest.mark.slow
 def test_packed_runs_choose_and_stop_as_alone_and_a_stopped_run_is_frozen(trainer, make, text):
     configs = [stopping(text[0], make, patience=4), stopping(text[0], make, patience=1, min_delta=10.0)]
     pack = trainer(configs, text[1], seeds=[3, 4])
