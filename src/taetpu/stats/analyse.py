@@ -13,6 +13,7 @@ from taetpu.stats.contrasts import Contrast, estimate_contrasts
 from taetpu.stats.designs import analyse_designs, design_limits
 from taetpu.stats.deviations import find_departures
 from taetpu.stats.goal import answer_goal, read_levels
+from taetpu.stats.goal_results import GoalAnswer
 from taetpu.stats.goal_search import count_looks
 from taetpu.stats.integrity import find_damage, raise_if_damaged
 from taetpu.stats.item_effects import compare_scores
@@ -154,15 +155,19 @@ def compute_results(folder: StudyFolder, *, checked: bool = False) -> Results:
     if table.searched:
         results["searched"] = True
     if plan.goal:
-        goal = cast(PlannedGoal, plan.goal)
-        levels = read_levels(read_table(folder, study, goal["metric"]), study.get("goal_costs", {}))
-        looks = count_looks(folder.read_search(), goal, len(study["seeds"]))
-        results["goal"] = answer_goal(goal, levels, plan.alpha, looks=looks)
+        results["goal"] = _goal(cast(PlannedGoal, plan.goal), plan, study, folder, measured)
     if tables := compare_tables(study, measured, plan, against, final):
         results["post_hoc"] = tables
     if scores := compare_scores(measured, plan, against):
         results["scores"] = scores
     return finite(results)
+
+
+def _goal(goal: PlannedGoal, plan: Plan, study: FrozenStudy, folder: StudyFolder, measured: Table) -> GoalAnswer:
+    same = goal["metric"] == plan.primary
+    table = measured if same else read_table(folder, study, goal["metric"])
+    looks = count_looks(folder.read_search(), goal, len(study["seeds"]))
+    return answer_goal(goal, read_levels(table, study.get("goal_costs", {})), plan.alpha, looks=looks)
 
 
 def _frozen_plan(plan: Plan, study: FrozenStudy) -> FrozenPlan:
@@ -276,7 +281,7 @@ def _collect_evidence(
 
 
 def _judge_pooled(pooled: Pooled, evidence: Evidence, study: FrozenStudy, final: bool, compared: int) -> JudgedEffect:
-    """Return a pooled effect with its verdict. It has the noise of its own seeds only."""
+    """Return a pooled effect with its verdict. Its noise is that of its own seeds."""
     sides = verdict.Sides((pooled.runs, pooled.runs))
     return _judge(evidence, pooled.plan, study, None, 1, final, compared, 3, sides)
 
@@ -358,7 +363,7 @@ def _noise_floor(table: Table, group: Group, plan: Plan, compared: int) -> Noise
         compared: number of arms in Holm's correction.
     """
     values, known, arms = table.values(group.baseline), group.fit.residual_sd, max(1, compared)
-    if plan.solved is not None:  # shares have no noise of their own: the exact test counts runs
+    if plan.solved is not None:  # the exact test counts runs, so shares need no estimate of noise
         return {"sd": None, "seeds": len(values), "resolves": None}
     if known and group.fit.sds:  # a noisy baseline takes part in every comparison, if any of its runs finished
         known = math.hypot(max(known, group.fit.sds.get(group.baseline, known)), known) / math.sqrt(2)

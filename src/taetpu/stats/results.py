@@ -477,7 +477,7 @@ class Results(TypedDict, closed=True):
     arms: list[Arm]
     contrasts: NotRequired[list[Contrast]]
     goal: NotRequired[GoalAnswer]
-    searched: NotRequired[bool]  # whether candidates were left untrained, so that there are no verdicts
+    searched: NotRequired[bool]  # whether candidates were left untrained; then there are no verdicts
     post_hoc: NotRequired[list[PostHoc]]
     scores: NotRequired[list[ItemScore]]  # absent without scores on items
 

@@ -121,8 +121,7 @@ def preview(
         and `data` (facts about the evaluation text, see `report.evaluation_text`).
         `windows`: what traced and static window masks cost, or None (see `train.compute.windows`).
         `contrasts`: what each planned contrast compares.
-        `goal`: the `question`, the `cost` of each candidate, cheapest first, and the number of `untrained` candidates
-        that a search left out; None without a goal.
+        `goal`: the `question`, the `cost` of each candidate, cheapest first, and number of `untrained` ones, or None.
         `post_hoc`: for each table its numbers of `runs`, `done` runs, and `parts` of each arm's model.
         `packs`: the packs left to train. Packs with the same `program` are compiled once; `padding` counts extra runs.
         `tokens`, `flops`: totals of the runs left to train.
@@ -143,8 +142,6 @@ def preview(
     memory = too_large(study, {run.arm for run in missing[0]}) if packing else []
     packs = [entry for part in missing for entry in _packs(study, part, folder, packing)] if packing else []
     source = sources.prepare(first := study.arms[0].config)
-    stored = read_study(folder).get("evaluation") if folder.exists() else None
-    sample = Sample(**stored) if stored else Sample.from_config(first, source)
     return {
         "study": study.name,
         "preset": study.preset and {"name": study.preset, "model": study.base["model"]},
@@ -157,22 +154,25 @@ def preview(
         "goal": _goal(study, folder),
         "post_hoc": _post_hoc(study, folder),
         "arms": [
-            {
-                **_arm(study, arm, [r for r in runs if r.arm == arm.name], done),
-                "contract": _contract(study, arm, prepared.computed, programs),
-            }
+            _arm(study, arm, [r for r in runs if r.arm == arm.name], done)
+            | {"contract": _contract(study, arm, prepared.computed, programs)}
             for arm in study.arms
         ],
         "packs": packs,
         "memory": memory,
         "seconds": _train_seconds(packs),
-        "evaluation": asdict(sample),
+        "evaluation": asdict(_sample(folder, first, source)),
         "tokens": sum(_tokens(run, sources) for run in chain(*missing)),
         "flops": _flops(chain(*missing), sources),
         "at_run": _at_run(study),
         "resolution": resolution(study, folder, _flops(runs, sources) / len(study.seeds), noise, effect),
         "tuning": None if tried is None else _tuning(study, tried, done),
     }
+
+
+def _sample(folder: StudyFolder, config: Any, source: Source) -> Sample:
+    stored = read_study(folder).get("evaluation") if folder.exists() else None
+    return Sample(**stored) if stored else Sample.from_config(config, source)
 
 
 def _post_hoc(study: Study, folder: StudyFolder) -> dict[str, dict[str, Any]]:

@@ -96,7 +96,7 @@ class PairsTask(LabelledTask):
                 about[fact] = {name: join((both[name], of[name])) for name in of}
         for name, part in rows.items():
             if len(part) == 1:
-                problem = f"the {name} split has one pair, so there is no other text to tell its second text from"
+                problem = f"the {name} split has one pair, and its second text cannot be found among others"
                 raise UserError(problem, path=("source",), remedy="Use more rows, or a larger share.")
         count = len(rows["val"]) or len(rows["train"])
         groups = [min(self.candidates, count - start) for start in range(0, count, self.candidates)]
