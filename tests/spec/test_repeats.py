@@ -95,7 +95,11 @@ def test_study_without_repetitions_has_an_unchanged_plan():
         ({"tasks": {"copy": {}, "sort": SORT}, "ladder": {"model.dim": [16, 32]}}, ("tasks",), "tasks"),
         ({"tasks": {"copy": {}, "sort": {**SORT, "model.dim": 32}}}, ("arms", "wide", "model.dim"), "tasks"),
         ({"tasks": {"copy": {}, "sort": {**SORT, "measure": {"direction": "max"}}}}, ("tasks", "sort"), "min"),
-        ({"tasks": {"copy": {}, "sort": {**SORT, "measure": {"primary": "val/bleu"}}}}, ("tasks", "sort"), "val/loss"),
+        (
+            {"tasks": {"copy": {}, "sort": {**SORT, "measure": {"primary": "val/bleu"}}}},
+            ("tasks", "sort", "measure", "primary"),
+            "val/loss",
+        ),
         ({"tasks": {"copy": {}, "sort": SORT}, "tune": {"train.optimizer.lr": [1e-3, 3e-3]}}, ("tune",), "study"),
         ({"across": {"train.optimizer.lr": [2e-3, 3e-3]}}, ("across", "train.optimizer.lr"), "baseline"),
     ],

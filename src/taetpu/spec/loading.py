@@ -384,4 +384,8 @@ def _check_measured(primaries: Mapping[str, str], tune: Tuning | None, arms: tup
                 problem = f"no run of arm {arm.name!r} measures {metric!r}, which is required to compare arms"
                 absent = not any(name.startswith(split) for name in has)
                 remedy = NO_SPLIT.format(split) if absent else f"Use one of: {', '.join(has)}."
+                if "ladder" in arm.role and not absent and metric == primaries[arm.name] != primary:
+                    # An entry of `tasks` names the metric.
+                    place = ("tasks", arm.role["ladder"]["rung"], "measure", "primary")
+                    raise UserError(problem, path=place, remedy=remedy)
                 raise arm.explain(UserError(problem, path=("task", split), remedy=remedy))

@@ -90,9 +90,9 @@ def repetitions(spec: StudySpec, base: Mapping[str, Any]) -> tuple[Key, list[Run
         return "ladder", []
     listed = {"ladder": _scales, "tasks": _tasks, "across": _settings}[used[0]](spec, base)
     if len(listed) < 2 or all(rung.changes for rung in listed):
-        ours = {"ladder": "rungs", "tasks": "tasks", "across": "settings"}[used[0]]
+        ours = {"ladder": "rungs of ladder", "tasks": "tasks", "across": "settings of across"}[used[0]]
         what = {"ladder": "scale", "tasks": "task", "across": "setting"}[used[0]]
-        problem = f"the {ours} of {used[0]} do not include the baseline's {what} and at least one other"
+        problem = f"the {ours} do not include the baseline's {what} and at least one other"
         remedy = "List the baseline's value and the other scales."
         if used[0] == "tasks":
             remedy = "Write {} for the baseline's task, or leave base.task out to begin with the first task."
