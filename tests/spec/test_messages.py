@@ -79,7 +79,8 @@ def test_a_missing_file_suggests_stored_studies(folder: Path, monkeypatch: pytes
     assert message(folder / "x.yaml").endswith("root: mine, yours.")
 
 
-def test_a_missing_file_suggests_files_of_the_folder(folder: Path) -> None:
+def test_a_missing_file_suggests_files_of_the_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TAETPU_ROOT", str(folder / "root"))  # the studies of `make demo` are in ./runs
     start = "Run `taetpu new NAME` to write a study."
     assert message(folder / "s.yaml") == f"no such file\n  where:  s.yaml\n  remedy: {start}"
     (folder / "other.yaml").write_text("# mine\nstudy: other\n")
