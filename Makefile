@@ -8,7 +8,7 @@ CLOUD := tests/cloud tests/cli/test_on_tpu.py tests/cli/test_tpu.py tests/cli/te
 # Bytecode is written even if the environment forbids it. Otherwise every process would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo cloud-demo test slow alone rest cloud nightly lint format install clean
+.PHONY: demo cloud-demo test slow alone rest cloud nightly lint site format install clean
 .DEFAULT_GOAL := test
 
 demo: .venv/.demo        ## run the quick study and say where its report is
@@ -45,6 +45,9 @@ lint: install            ## ruff, spelling, pyright, import directions
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
+site: install            ## the documentation, in build/site; fails for links to nothing and pages that need a network
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 format: install
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
@@ -58,7 +61,7 @@ install: $(STAMP)
 	touch $@
 
 $(STAMP): .venv/.demo
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev,bench,gcp,harness,parquet,tensorboard,trackers,ui]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev,docs,bench,gcp,harness,parquet,tensorboard,trackers,ui]'
 	touch $@
 
 clean:

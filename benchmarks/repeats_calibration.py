@@ -4,6 +4,7 @@
 """
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -110,31 +111,47 @@ def shares(scenario: Scenario, effects: NDArray[np.float64], seeds: int, studies
     return {word: said.count(word) / studies for word in ("holds", "depends", "reverses", "unclear")}
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--studies", type=int, default=2000)
-    parser.add_argument("--verdicts", type=int, default=500, help="studies for verdicts on verdicts")
-    options = parser.parse_args()
-    bound = ALPHA + 2 * np.sqrt(ALPHA * (1 - ALPHA) / options.studies)
-    print(f"{options.studies} studies, nominal {ALPHA}, at most {bound:.3f} with two simulation errors\n")
+def print_pools(studies: int, scenarios: Sequence[Scenario]) -> None:
+    """Print the rates of pooled effects and of the test of equal effects."""
     print("intervals of pooled effects that miss the true value, and false differences between tasks\n")
-    for scenario in SCENARIOS:
+    print(f"{'':<24}{'tasks':>5}{'seeds':>6}" + "".join(f"{n:>11}" for n in (*effects_of(4), "mean", "differences")))
+    for scenario in scenarios:
         for tasks in TASKS:
             for seeds in SEEDS:
-                iqm = [missed(scenario, "iqm", e, seeds, options.studies) for e in effects_of(tasks).values()]
-                mean = missed(scenario, "mean", np.zeros(tasks), seeds, options.studies)
-                differ = false_differences(scenario, tasks, seeds, options.studies)
-                figures = "".join(f"{value:8.3f}" for value in (*iqm, mean, differ))
-                print(f"{scenario.name:<24}{tasks:3}{seeds:3}{figures}", flush=True)
-    print("\nverdicts on verdicts: equal effects of 0 and of 3 sd (false: depends, reverses), and a true reversal\n")
-    for scenario in SCENARIOS:
+                iqm = [missed(scenario, "iqm", e, seeds, studies) for e in effects_of(tasks).values()]
+                mean = missed(scenario, "mean", np.zeros(tasks), seeds, studies)
+                differ = false_differences(scenario, tasks, seeds, studies)
+                figures = "".join(f"{value:11.3f}" for value in (*iqm, mean, differ))
+                print(f"{scenario.name:<24}{tasks:5}{seeds:6}{figures}", flush=True)
+
+
+def print_verdicts(studies: int, scenarios: Sequence[Scenario]) -> None:
+    """Print the rates of verdicts on verdicts."""
+    print("verdicts on verdicts: wrong ones with no effect and with 3 sd everywhere, and a true reversal\n")
+    columns = ("0: not equal", "0: holds", "3: not equal", "reverses", "holds")
+    print(f"{'':<24}seeds" + "".join(f"{name:>14}" for name in columns))
+    for scenario in scenarios:
         for seeds in SEEDS:
-            none, equal = (shares(scenario, np.full(4, size), seeds, options.verdicts) for size in (0.0, 3.0))
-            turned = shares(scenario, np.array([3.0, -3.0, 3.0, 3.0]), seeds, options.verdicts)
+            none, equal = (shares(scenario, np.full(4, size), seeds, studies) for size in (0.0, 3.0))
+            turned = shares(scenario, np.array([3.0, -3.0, 3.0, 3.0]), seeds, studies)
             false = [none["depends"] + none["reverses"], none["holds"], equal["depends"] + equal["reverses"]]
-            figures = "".join(f"{value:8.3f}" for value in (*false, turned["reverses"], turned["holds"]))
-            print(f"{scenario.name:<24}{seeds:3}{figures}", flush=True)
+            figures = "".join(f"{value:14.3f}" for value in (*false, turned["reverses"], turned["holds"]))
+            print(f"{scenario.name:<24}{seeds:5}{figures}", flush=True)
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--studies", type=int, default=2000, help="studies for pooled effects; 0: no table of them")
+    parser.add_argument("--verdicts", type=int, default=500, help="studies for verdicts on verdicts; 0: no table")
+    parser.add_argument("--only", default="", help="start of the names of the scenarios")
+    options = parser.parse_args()
+    for studies, table in ((options.studies, print_pools), (options.verdicts, print_verdicts)):
+        if studies:
+            bound = ALPHA + 2 * np.sqrt(ALPHA * (1 - ALPHA) / studies)
+            print(f"{studies} studies, nominal {ALPHA}, at most {bound:.3f} with two simulation errors")
+            table(studies, [each for each in SCENARIOS if each.name.startswith(options.only)])
+            print()
 
 
 if __name__ == "__main__":

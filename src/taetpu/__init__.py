@@ -31,14 +31,16 @@ if TYPE_CHECKING:
     from taetpu.lens.score import score
     from taetpu.report.opened_study import open_study
     from taetpu.store.frame import read_metrics
+    from taetpu.study.ablate import ablate
     from taetpu.study.components import components
     from taetpu.study.loading import load_study
     from taetpu.study.plots import plot
-    from taetpu.study.run import run
+    from taetpu.study.run_file import run
 
 __all__ = [
     "Failed",
     "UserError",
+    "ablate",
     "attention_maps",
     "attribution",
     "components",
@@ -86,10 +88,11 @@ _HOMES = {
     "lens.score": ("score",),
     "report.opened_study": ("open_study",),
     "store.frame": ("read_metrics",),
+    "study.ablate": ("ablate",),
     "study.components": ("components",),
     "study.loading": ("load_study",),
     "study.plots": ("plot",),
-    "study.run": ("run",),
+    "study.run_file": ("run",),
 }
 
 

@@ -45,7 +45,7 @@ MISTAKES = {
     "a wrong type": Mistake(
         "steps: 20", "steps: ten", "'ten' is not allowed: must be a valid integer", "5 at base.train.steps"),
     "negative steps": Mistake(
-        "steps: 20", "steps: -20", "-20 is not allowed: must be greater than 0", "5 at base.train.steps"),
+        "steps: 20", "steps: -20", "-20 is not allowed: must be greater than or equal to 0", "5 at base.train.steps"),
     "a YAML typo": Mistake("num_heads: 2}}", "num_heads: 2}", "not valid YAML", "5", "Check colons"),
     "a duplicate key": Mistake("", "seeds: 3", "a key is given twice: 'seeds: 3'", "9", "Remove or rename"),
     "a duplicate arm": Mistake(

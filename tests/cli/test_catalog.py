@@ -15,7 +15,7 @@ from taetpu.spec.field_paths import Place, find_fields, list_fields
 from taetpu.spec.kind_examples import example_arm
 from taetpu.spec.loading import load_study
 from taetpu.spec.presets import PRESETS
-from taetpu.spec.study_config import StudySpec
+from taetpu.spec.study_spec import StudySpec
 from taetpu.spec.train_config import TrainConfig
 from taetpu.store.documents import from_yaml, to_yaml
 

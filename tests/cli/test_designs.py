@@ -1,5 +1,6 @@
 """`plan` and `run` on designs, tuning, matching and interim analyses, before training."""
 
+import json
 import re
 
 import pytest
@@ -73,3 +74,29 @@ def test_invalid_statistics_options_are_refused(taetpu, here, contents, fair, as
     assert re.match(f"error: {problem}", err)
     assert "  remedy: " in err
     assert contents(here) == before
+
+
+@pytest.mark.slow
+def test_worth_in_compute_is_printed_stored_and_verified(taetpu, here):
+    text = TINY.replace("steps: 6,", "steps: 20, optimizer: {kind: adamw, lr: 3e-3},")
+    rungs = "ladder: {train.steps: [20, 40, 80, 160]}\nmeasure: {primary: val/loss, worth: flops}\n"
+    (here / "worth.yaml").write_text(f"{text}seeds: 3\narms: {{big: {{train.batch_size: 8}}}}\n{rungs}")
+    done = taetpu("run", "worth.yaml", "--root", here / "root")
+    assert done.code == 0, done.err
+    folder = here / "root/tiny"
+    worth = json.loads((folder / "results.json").read_text())["designs"]["ladder"]["worth"]
+    law = worth["law"]
+    assert worth["refused"] is None
+    assert [each["compute"] / law["rungs"][0]["compute"] for each in law["rungs"]] == pytest.approx([1, 2, 4, 8])
+    fitted = [each["fitted"] for each in law["rungs"]]
+    assert fitted == sorted(fitted, reverse=True)
+    arm = worth["arms"]["big"]
+    assert {*arm["rungs"]} == {each["rung"] for each in law["rungs"]}
+    for entry in (arm["all"], *arm["rungs"].values()):
+        low, high = entry["ci95"] or (entry["multiplier"],) * 2
+        assert 0 < low <= entry["multiplier"] <= high
+    assert "Worth in compute" in done.out
+    assert max(len(line) for line in done.out.splitlines() if str(here) not in line) <= 80
+    assert taetpu("report", folder, "--verify").code == 0
+    (folder / "results.json").write_text((folder / "results.json").read_text().replace(repr(law["floor"]), "0.5"))
+    assert taetpu("report", folder, "--verify").code != 0

@@ -122,6 +122,7 @@ def test_jax_is_never_imported(results, here):
 
 @pytest.mark.alone
 def test_a_hundred_runs_take_less_than_two_and_a_half_seconds(process, here):
+    """On a machine that imports the libraries in 1.1 s, which is most of the time; more on slower machines."""
     made_up({"base": 0.0} | {f"arm{i}": i / 100 for i in range(19)}).to_csv(here / "results.csv", index=False)
 
     def seconds() -> float:
@@ -129,4 +130,12 @@ def test_a_hundred_runs_take_less_than_two_and_a_half_seconds(process, here):
         assert process("judge", "results.csv", *OPTIONS).code == 0
         return time.monotonic() - began
 
-    assert min(seconds() for _ in range(3)) < 2.5
+    def seconds_of_libraries() -> float:
+        began = time.monotonic()
+        subprocess.run([sys.executable, "-c", "import typer, pydantic, scipy.stats, altair"], check=True)
+        return time.monotonic() - began
+
+    # In turns, because the speed of a shared machine changes.
+    pairs = [(seconds(), seconds_of_libraries()) for _ in range(5)]
+    judged, libraries = map(min, zip(*pairs, strict=True))
+    assert judged < 2.5 * max(1, libraries / 1.1), (judged, libraries)

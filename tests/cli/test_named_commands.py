@@ -9,7 +9,7 @@ from tests.cli.commands import wrong
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
-SCRIPTS = sorted((ROOT / "examples").rglob("*.sh"))
+SCRIPTS = sorted((ROOT / "examples").glob("*.sh"))
 QUOTED = re.compile(r"`(taetpu(?: [^`\n]*)?)`")
 EXAMPLE = re.compile(r"Example: (taetpu [^\n\"]*)")
 SHOWN = re.compile(r'f?"(taetpu (?:doctor|image|bucket|tpu|dev|report)(?: [^"]*)?)"')

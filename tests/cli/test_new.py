@@ -1,8 +1,11 @@
 """`taetpu new`: names, templates and files."""
 
+import numpy as np
 import pytest
+from tests.stats.conftest import made_study
 
 from taetpu.spec.loading import load_study
+from taetpu.spec.preset_study import write_pairs
 
 
 @pytest.mark.slow
@@ -53,3 +56,114 @@ def test_new_study_may_have_the_name_of_a_folder(taetpu, here):
 def test_new_study_may_be_named_by_its_file(taetpu, here):
     assert "wrote my-idea.yaml and my-idea.py" in taetpu("new", "my-idea.yaml")[1]
     assert load_study(here / "my-idea.yaml").name == "my-idea"
+
+
+# --- from one architecture to another ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "place", "remedy"),
+    [
+        (["--from", "llama3"], "--to", "--from and --to"),
+        (["--design", "both"], "--to", "--from and --to"),
+        (["--from", "llama3", "--to", "gemma3", "--design", "sideways"], "--design", "forward"),
+        (["--from", "llama3", "--to", "gemma3", "--design", "pairs"], "--of", "forward or both"),
+        (["--design", "both", "--of", "s.yaml"], "--of", "--design pairs"),
+        (["--design", "pairs", "--of", "s.yaml", "--from", "llama3", "--to", "gemma3"], "--of", "without --from"),
+        (["--from", "gpt2", "--to", "bert"], "--to", "llama3"),
+        (["--design", "pairs", "--of", "s.yaml"], "s.yaml", "of the two"),
+    ],
+)
+def test_options_that_do_not_fit_together_are_refused(taetpu, here, contents, options, place, remedy):
+    before = contents(here)
+    code, out, err = taetpu("new", "mine", *options)
+    assert (code, out) == (2, "")
+    assert place in err
+    assert remedy in err
+    assert contents(here) == before
+
+
+def test_designs_differ_in_the_arms_of_the_study(taetpu, here):
+    for design, arm in (("forward", "with-ffn"), ("backward", "without-ffn"), ("both", "with-all-but-ffn")):
+        code, out, _ = taetpu("new", design, "--from", "llama3", "--to", "gemma3", "--design", design, "--dim", "16")
+        assert code == 0
+        assert f"wrote {design}.yaml" in out
+        arms = [each.name for each in load_study(here / f"{design}.yaml").arms]
+        assert arm in arms
+        assert ("with-ffn" in arms) == (design != "backward")
+
+
+PARTS = """\
+add_one_in:
+  bias: {model.bias: true}
+  norm: {model.norm: layer}
+  gate: {model.ffn: relu}
+  rope: {model.position: none}
+"""
+
+
+@pytest.fixture
+def measured(here, text):
+    """A study file `s.yaml` with parts of which two matter, and the study's results below `runs`."""
+    (here / "s.yaml").write_text(
+        text[: text.index("arms:")] + PARTS + "measure: {primary: val/loss, equivalence: 0.5}\n"
+    )
+    effects = {
+        "baseline": 0.0,
+        "with-bias": 0.0,
+        "with-norm": 0.4,
+        "with-gate": -0.6,
+        "with-rope": 0.001,
+        "with-all": 0.1,
+    }
+    noise = 0.01 * np.random.default_rng(0).normal(size=(len(effects), 4))
+    values = {name: dict(enumerate(effect + row)) for (name, effect), row in zip(effects.items(), noise, strict=True)}
+    roles = {name: {"design": "add_one_in", "part": name.removeprefix("with-")} for name in [*effects][1:5]}
+    made_study(here / "runs", values, "small", roles | {"with-all": {"design": "add_one_in", "part": None}})
+    return here
+
+
+def test_pairs_cross_the_parts_that_matter_on_other_seeds(taetpu, measured):
+    code, out, err = taetpu("new", "pairs", "--design", "pairs", "--of", "s.yaml")
+    assert (code, err) == (0, "")
+    assert "wrote pairs.yaml" in out
+    study, first = load_study(measured / "pairs.yaml"), load_study(measured / "s.yaml")
+    assert [arm.name for arm in study.arms] == ["baseline", "norm", "gate", "gate,norm"] or [
+        arm.name for arm in study.arms
+    ] == ["baseline", "norm", "gate", "norm,gate"]
+    assert study.arms[0].config == first.arms[0].config
+    assert study.seeds == (4, 5, 6, 7)
+    assert study.measure.equivalence == 0.5
+
+
+def test_five_parts_are_crossed_in_half_of_the_combinations(measured):
+    parts = {f"p{i}": {f"model.{path}": value} for i, (path, value) in enumerate(
+        {"bias": True, "norm": "layer", "ffn": "relu", "position": "none", "embedding": "tied"}.items())}  # fmt: skip
+    (measured / "half.yaml").write_text(write_pairs("half", load_study(measured / "s.yaml"), parts, [7, 8]))
+    study = load_study(measured / "half.yaml")
+    assert len(study.arms) == 16
+    assert study.design["factorial"]["resolution"] == 5
+
+
+def test_pairs_of_a_study_without_verdicts_are_refused(taetpu, here, text):
+    (here / "s.yaml").write_text(text[: text.index("arms:")] + PARTS)
+    values = {name: {0: 1.0, 1: 1.1} for name in ("baseline", "with-bias", "with-norm")}
+    roles = {name: {"design": "add_one_in", "part": name.removeprefix("with-")} for name in [*values][1:]}
+    made_study(here / "runs", values, "small", roles)
+    code, _, err = taetpu("new", "pairs", "--design", "pairs", "--of", "s.yaml")
+    assert code == 2
+    assert "more seeds" in err
+    assert not (here / "pairs.yaml").exists()
+
+
+PATH = ("--from", "llama3", "--to", "gemma3")
+
+
+@pytest.mark.parametrize("given", [("--dim", "64"), ("--num-layers", "2"), ("--top", "4"), (*PATH, "--top", "4")])
+def test_options_without_effect_are_refused(taetpu, here, contents, given):
+    before = contents(here)
+    code, _, err = taetpu("new", "x", *given)
+    assert code == 2
+    assert f"where:  {given[-2]}" in err
+    assert "  remedy: Add --" in err
+    assert contents(here) == before

@@ -64,7 +64,7 @@ def test_the_version(taetpu):
 
 
 MISUSED = [
-    (("staus",), "no such command 'staus'. Did you mean 'status'?", "taetpu --help"),
+    (("staus",), "no such command 'staus'. Did you mean 'status', 'costs'?", "taetpu --help"),
     (("lens",), "missing command", "taetpu lens --help"),
     (("run",), "missing argument 'STUDY'", "taetpu run --help"),
     (("run", "a.yaml", "b.yaml"), "got unexpected extra", "taetpu run --help"),

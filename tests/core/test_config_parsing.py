@@ -10,7 +10,7 @@ from taetpu.spec.train_config import TrainConfig
 @pytest.mark.parametrize(
     ("name", "value", "fields"),
     [
-        ("compute", {"mesh": "foo"}, "^'foo' .*'auto' or .*mapping of data, model"),
+        ("compute", {"mesh": "foo"}, "(?s)^'foo' .*'auto' or .*mapping of data, model"),
         ("sample", 3, "^3 .*mapping of tokens, "),
     ],
 )
@@ -21,9 +21,9 @@ def test_a_value_in_place_of_a_mapping_names_the_mappings_fields(name, value, fi
 
 
 def test_a_value_like_an_allowed_one_names_it():
-    with pytest.raises(UserError, match=r"'plane' .*must be 'auto', 'plain'") as caught:
+    with pytest.raises(UserError, match="'plane'") as caught:
         load_config(TrainConfig, {"steps": 1, "compute": {"attention": "plane"}})
-    assert caught.value.remedy == "Did you mean 'plain'?"
+    assert caught.value.remedy.startswith("Did you mean 'plain'? Use 'auto', 'plain'")
 
 
 def test_an_entry_of_a_list_needs_a_kind():

@@ -50,6 +50,7 @@ def test_the_answer_and_the_line_end_are_scored():
     assert not {question for question, _ in pairs["train"]} & {question for question, _ in pairs["val"]}
     assert len(pairs["train"]) + source.facts["removed"] == 300
     assert source.show(source.prompt()).endswith("=")
+    assert source.show([source.special_tokens["eos_token_id"]]) == "\n"  # at which generated texts end
 
 
 def test_arguments_are_settings_and_examples_depend_on_nothing_else():

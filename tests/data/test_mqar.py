@@ -64,6 +64,17 @@ def test_the_score_without_attention_equals_counts(drawn):
     assert prepared().facts["decoy_accuracy"] == pytest.approx(accuracy, abs=0.04)
 
 
+def test_the_place_of_a_query_says_something_about_its_value():
+    task = prepared(seq_len=24, symbols=32, pairs=4)  # that of studies/known/mqar.yaml
+    tokens, _, weights = jit_once(task.batch)({}, jnp.zeros(COUNT, jnp.int32), jax.random.key(0))[:3]
+    sequences, places = np.nonzero(weights)
+    pairs = (np.asarray(tokens)[sequences, :8:2] == np.asarray(tokens)[sequences, places, None]).argmax(1)
+    counts = np.zeros((24, 4))
+    np.add.at(counts, (places, pairs), 1)
+    share = counts.max(1).sum() / counts.sum()  # of queries that are right with the likeliest pair of their place
+    assert share == pytest.approx(0.323, abs=0.004)  # docs/tasks.md; four standard errors
+
+
 def test_longer_sequences_have_the_same_pairs_and_larger_gaps():
     longer = prepared(eval_lengths=(40,)).evaluation("val@40")
     assert longer.tokens.shape == (16, 40)

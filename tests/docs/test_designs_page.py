@@ -35,6 +35,7 @@ ARMS = {
     "sized.yaml": [f"baseline@dim={dim}" for dim in (4, 8, 24, 32, 48, 64)],
     "solving.yaml": ["no-rope"],
     "arriving.yaml": ["no-rope"],
+    "initial.yaml": ["no-skips", "no-mixer-skips"],
     "looked.yaml": ["no-rope"],
     "pretrained.yaml": [],
     "finetuned.yaml": ["scratch", "last-layer", "norms"],

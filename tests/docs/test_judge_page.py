@@ -16,7 +16,7 @@ from taetpu.cli.main import app
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "judge.md").read_text()
-STORED = ROOT / "tests" / "judging" / "folders" / "stored"
+STORED = ROOT / "tests" / "programs" / "folders" / "stored"
 ROWS = re.findall(r"^\| (.*?) \| `(taetpu.*)` \|$", PAGE, re.MULTILINE)
 FOLDERS = {
     "wandb": "wandb-0.31.0-offline/wandb",

@@ -44,6 +44,15 @@ print(json.dumps({
 }))
 """
 """A cell that prints values of `knockout.ipynb`."""
+ABLATE_FACTS = """
+import json
+print(json.dumps({
+    "verdicts": {arm["name"]: arm["verdict"] for arm in outcome.results["arms"]},
+    "effects": {arm["name"]: arm["effect"] for arm in outcome.results["arms"]},
+    "losses": study.runs.pivot(index="arm", columns="seed", values="loss").T.to_dict("list"),
+}))
+"""
+"""A cell that prints values of `ablate.ipynb`."""
 
 
 def read(name: str) -> nbformat.NotebookNode:
@@ -114,7 +123,22 @@ def test_the_heads_that_are_removed_do_what_the_notebook_says() -> None:
     assert pictures(notebook) == pictures(stored)
 
 
-@pytest.mark.parametrize(("name", "drawn"), [("inspect.ipynb", 5), ("knockout.ipynb", 2)])
+@pytest.mark.slow
+def test_the_changes_of_a_function_have_the_verdicts_that_the_notebook_says() -> None:
+    notebook, stored = read("ablate.ipynb"), read("ablate.ipynb")
+    notebook.cells.append(nbformat.v4.new_code_cell(ABLATE_FACTS))
+    execute(notebook)
+    found = json.loads(notebook.cells.pop().outputs[0].text)
+    assert found["verdicts"] == {"baseline": "baseline", "no-momentum": "worse", "relu": "inconclusive"}
+    assert found["effects"]["no-momentum"] > 5 * abs(found["effects"]["relu"])
+    between_seeds = max(found["losses"]["baseline"]) - min(found["losses"]["baseline"])
+    assert between_seeds > 2 * abs(found["effects"]["relu"])
+    assert pictures(notebook) == pictures(stored)
+    assert any("<svg" in output.get("data", {}).get("text/html", "") for output in outputs(notebook))
+    assert {output.get("name") for output in outputs(notebook)} == {"stdout", None}
+
+
+@pytest.mark.parametrize(("name", "drawn"), [("inspect.ipynb", 5), ("knockout.ipynb", 2), ("ablate.ipynb", 1)])
 def test_the_stored_notebooks_have_small_outputs_of_one_run(name: str, drawn: int) -> None:
     notebook = read(name)
     counts = [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"]

@@ -6,8 +6,8 @@ from tests.judging.conftest import made_up
 
 import taetpu
 from taetpu.core.errors import UserError
-from taetpu.judging.records import Record
 from taetpu.judging.selection import select_records
+from taetpu.programs.records import Record
 
 RUNS = [
     {"experiment": "first", "lr": "0.1", "my loss<": 1, "tuned": True},

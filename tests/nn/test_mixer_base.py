@@ -15,6 +15,7 @@ from taetpu.contract.no_op_reasons import find_wide_window
 from taetpu.core.config import Component, SlotMark
 from taetpu.core.config_parsing import build_component, load_config
 from taetpu.core.errors import UserError
+from taetpu.core.keys import root_key
 from taetpu.core.plugins import load_plugins
 from taetpu.core.registry import kinds
 from taetpu.core.slot_requirements import check_declaration
@@ -22,7 +23,7 @@ from taetpu.interop.comparison import Comparable
 from taetpu.nn.attention import Attention, AttentionConfig
 from taetpu.nn.cache import empty_cache, extend
 from taetpu.nn.common import AttentionDims
-from taetpu.nn.lm import ModelConfig
+from taetpu.nn.lm import ModelConfig, build_model
 from taetpu.nn.mask import CausalConfig, FullConfig, WindowConfig
 from taetpu.nn.mixer_base import MixerConfig
 from taetpu.spec.run_ids import run_ids
@@ -105,7 +106,25 @@ def test_the_cache_of_a_plug_in_is_counted(cosine, tmp_path):
     config = run_config({"kind": "cosine", "num_heads": 2}, layers={0: {"mixer": "none"}})
     source = config.task.prepare(tmp_path)
     assert kv_bytes(config, source) == 2 * source.seq_len * 2 * 16
-    assert kv_bytes(run_config("lstm"), source) is None
+    assert kv_bytes(run_config("lstm"), source) == 2 * (2 * 2 * 16)  # two layers, each with a cell and a hidden state
+
+
+@pytest.mark.parametrize(
+    "mixer",
+    [
+        {"kind": "attention", "num_heads": 4, "num_kv_heads": 2},
+        {"kind": "mla", "num_heads": 2},
+        "mamba2",
+        "gated-delta",
+        "lstm",
+    ],
+)
+def test_the_counted_cache_is_that_of_decoding(mixer, tmp_path):
+    config = run_config(mixer, num_layers=2)
+    source = config.task.prepare(tmp_path)
+    built = build_model(config.model, source.interface, source.seq_len, key=root_key(0))
+    stacks = empty_cache(built, 1, source.seq_len, jnp.bfloat16).stacks
+    assert kv_bytes(config, source) == sum(array.nbytes for stack in stacks for array in stack.values())
 
 
 # --- masks ------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """Metrics on evaluation sets against values that are computed sequence by sequence in NumPy."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -11,7 +10,7 @@ import pytest
 from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
 from taetpu.data.base import Batch
-from taetpu.optim.eval_metrics import Evaluated, metric_value, sequence_sums
+from taetpu.optim.eval_metrics import EvalMetric, Evaluated, metric_values, sequence_sums
 from taetpu.optim.loss import position_losses
 
 SEQUENCES, SEQ, VOCAB = 40, 10, 5
@@ -41,7 +40,7 @@ def value(kind: str, seen: Evaluated, batches: int = 1, **fields) -> float:
         for i in range(batches)
     ]
     totals = {name: sum(np.asarray(one[name], np.float64).sum(0) for one in sums) for name in sums[0]}
-    return metric_value("m", metric, totals)  # pyright: ignore
+    return metric_values("m", metric, totals)["m"]  # pyright: ignore
 
 
 @pytest.mark.slow
@@ -92,8 +91,16 @@ def test_in_context_score_is_the_difference_between_two_positions(evaluated):
 
 @pytest.mark.parametrize("value", [1.5, -0.1, "0.5", True])
 def test_values_beyond_the_bounds_or_without_a_number_are_refused(value):
-    wrong: Any = SimpleNamespace(bounds=(0.0, 1.0), value=lambda sums: value)
+    class Wrong(EvalMetric):
+        bounds = (0.0, 1.0)
+
+        def sums(self, seen: Evaluated) -> Any:
+            return {"total": seen.weight.sum(-1)}
+
+        def values(self, totals: Any) -> Any:
+            return {"": value}
+
     with pytest.raises(UserError) as caught:
-        metric_value("wrong", wrong, {})
+        metric_values("wrong", Wrong(), {})
     assert caught.value.path == ("train", "eval_metrics", "wrong")
     assert str(value) in caught.value.problem

@@ -11,7 +11,7 @@ from sklearn import metrics
 from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
 from taetpu.data.base import Batch
-from taetpu.optim.eval_metrics import Evaluated, metric_value, sequence_sums
+from taetpu.optim.eval_metrics import Evaluated, metric_values, sequence_sums
 
 COUNT, SEQ, CLASSES = 200, 4, 5
 CLASS_METRICS = {
@@ -36,7 +36,8 @@ def measure(kind: str, logits: np.ndarray, targets: np.ndarray, place: np.ndarra
                               jnp.zeros_like(weights[part]), None, jnp.asarray(weights[part]))  # fmt: skip
         parts.append({n: np.asarray(v, np.float64) for n, v in sequence_sums("m", metric, seen).items()})
     whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    value = metric_value("m", metric, whole if metric.keeps_sequences else {n: v.sum(0) for n, v in whole.items()})
+    totals = whole if metric.keeps_sequences else {n: v.sum(0) for n, v in whole.items()}
+    value = metric_values("m", metric, totals)["m"]
     assert value is not None
     return value
 

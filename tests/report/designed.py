@@ -55,6 +55,20 @@ match: flops
 tune: {train.optimizer.lr: [1e-3, 3e-3, 1e-2]}
 arms: {no-ffn: {model.ffn: none}, swiglu: {model.ffn: swiglu}}
 """,
+    "across": """\
+arms: {no-position: {model.position: none}, no-ffn: {model.ffn: none}}
+across: {model.init: [scaled-fan-in, fan-in], train.optimizer.lr: [1e-3, 3e-3]}
+""",
+    "tasks": """\
+arms: {no-ffn: {model.ffn: none}, no-position: {model.position: none}}
+tasks:
+  a-copy-of-symbols: {}
+  a-copy-of-many-symbols: {task.symbols: 9, measure: {primary: val/accuracy}}
+  a-long-copy-of-symbols: {task.seq_len: 24, measure: {primary: val/accuracy}}
+  a-reversed-copy: {task.kind: reverse}
+  sort: {task: {kind: sort, seq_len: 16, symbols: 8, eval_size: 32}, measure: {primary: val/accuracy}}
+  a-short-copy-of-symbols: {task.max_length: 4}
+""",
 }
 
 
@@ -90,9 +104,11 @@ def _fill(runs: list[Run], loss: Callable[[RunSpec], float]) -> None:
         noise = np.random.default_rng([zlib.crc32(spec.arm.encode()), spec.seed]).normal(0, 0.01)
         end = loss(spec) + noise + 0.02 * (spec.seed % 5)
         curve = ([steps // 2, steps], [2 * end, end])
-        run.append(0, steps, {"val/loss": curve}, {"step_seconds": ([steps], [0.003])})
+        measured = {"val/loss": curve, "val/accuracy": ([steps], [1 / (1 + end)])}
+        run.append(0, steps, measured, {"step_seconds": ([steps], [0.003])})
         params = 1000 * spec.config.model.dim
-        result = {"outcome": "finished", "diverged_at": None, "steps": steps, "metrics": {"val/loss": end}}
+        metrics = {"val/loss": end, "val/accuracy": 1 / (1 + end)}
+        result = {"outcome": "finished", "diverged_at": None, "steps": steps, "metrics": metrics}
         memory = {"training": 16 * params, "kv_cache": 2048}
         tokens = 64 * steps
         run.finish({**result, "params": params, "tokens": tokens, "flops": 6 * params * tokens, "memory": memory})

@@ -96,3 +96,20 @@ def test_colours_follow_the_system_and_prints_are_light_with_every_chart(url, op
     until(page, DRAWN)
     until(page, f"getComputedStyle(document.querySelector('{label}')).fill === '{before}'")
     assert len(page.pdf()) > 20_000
+
+
+@pytest.mark.slow
+def test_a_reader_chooses_any_two_columns(url, opened) -> None:
+    """If one column is chosen twice, the axes swap."""
+    page = opened(url)
+    seen_through(page)
+    figure = page.locator(".frontier")
+    x, y = (figure.locator(f"[data-axis={axis}]") for axis in "xy")
+    names = [option.get_attribute("value") for option in x.locator("option").all()]
+    assert (x.input_value(), y.input_value()) == (names[1], names[-1])
+    y.select_option(names[0])
+    labels = dict(zip(names, x.locator("option").all_inner_texts(), strict=True))
+    axes = "[...document.querySelectorAll('.frontier .role-axis-title')]"
+    until(page, f"{axes}.some((axis) => axis.textContent === {labels[names[0]]!r})")
+    x.select_option(names[0])
+    assert (x.input_value(), y.input_value()) == (names[0], names[1])

@@ -1,8 +1,10 @@
 """Headline, notices and rows of the verdict table."""
 
+from typing import Any
+
 import pytest
 
-from taetpu.report import summary
+from taetpu.report import outcome_text, summary
 from taetpu.report.overview import reading_guide
 
 
@@ -265,3 +267,21 @@ def test_evidence_estimates_the_seeds_needed() -> None:
     found = results(["inconclusive"])
     found["arms"][1]["more_seeds"] = 3
     assert "about 3 more seeds" in summary.verdict_rows(found)[1].evidence
+
+
+def test_an_arm_without_one_change_of_another_shows_what_it_lacks():
+    diff = {"model.stem": "scale", "model.norm.eps": 1e-6, "model.norm.placement": "sandwich"}
+    less = {"model.norm.eps": 1e-6}
+    arms: list[Any] = [
+        {"name": "baseline", "against": None, "change": "", "diff": {}},
+        {"name": "with-all", "against": "baseline", "change": "all three", "diff": diff},
+        {"name": "without", "against": "with-all", "change": "eps", "diff": less},
+        {"name": "other", "against": "with-all", "change": "eps 2", "diff": {"model.norm.eps": 1e-5}},
+    ]
+    shown = [summary.shown_change(arm, {"arms": arms}) for arm in arms]  # pyright: ignore[reportArgumentType]
+    assert shown == ["", "all three", "with-all without model.stem and model.norm.placement", "eps 2"]
+
+
+@pytest.mark.parametrize(("plan", "places"), [({"reach": 1.2}, 4), ({"solved": 0.9}, 4), ({}, 0)])
+def test_losses_have_decimal_places_where_arms_are_compared_by_steps(plan, places):
+    assert outcome_text.value_places({"plan": plan}, 0) == places  # pyright: ignore[reportArgumentType]

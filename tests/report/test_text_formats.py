@@ -35,6 +35,14 @@ def test_markdown_table_shows_the_results(results) -> None:
         assert line == [row.arm, row.change, row.mean, row.effect, row.interval, row.noise_sd, row.p, row.verdict]
 
 
+def test_other_metrics_of_the_evaluation_set_are_shown(results) -> None:
+    for i, arm in enumerate(results["arms"]):
+        arm["metrics"] = {results["primary"]: 1.0, "val/f1": 0.25 + i, "val/f1.yes": 0.5, "train/loss": 2.0}
+    (section,) = (each for each in build_sections(results, {}, {}) if each.title == "Other metrics")
+    assert section.tables[0].columns == ("arm", "val/f1")
+    assert section.tables[0].rows == [[arm["name"], f"{i + 0.25:.4g}"] for i, arm in enumerate(results["arms"])]
+
+
 def test_markdown_escapes_names(store_study) -> None:
     name = "a|b `c` *d* <script> [x](y) &amp; ~~z~~ $m$"
     results = store_study({"baseline": ({}, 0.0), name: ({"note": "one\ntwo | three"}, 0.1)}).read_results()

@@ -8,7 +8,8 @@ from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import ErrorList, UserError
 from taetpu.spec.arms import candidates, label
 from taetpu.spec.frozen import frozen_data
-from taetpu.spec.study_config import NAME, StudySpec
+from taetpu.spec.study_file import NAME
+from taetpu.spec.study_spec import StudySpec
 
 BASE = {
     "task": {"kind": "copy", "seq_len": 8},

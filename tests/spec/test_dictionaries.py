@@ -114,6 +114,7 @@ def test_a_dictionary_is_not_sent_to_a_cluster(data: dict):
     assert error.value.path == ("ray",)
 
 
+@pytest.mark.slow
 def test_a_dictionary_is_trained_as_its_file_is(data: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     del data["arms"]

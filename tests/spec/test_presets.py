@@ -1,17 +1,18 @@
 """Presets expand to known architectures, and studies lead from one to another."""
 
 from itertools import permutations
+from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.suites import by_default
 from tests.testing.test_training import compute_losses
 
-from taetpu.core.config import to_data
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
 from taetpu.nn.lm import ModelConfig
 from taetpu.spec.loading import load_study
+from taetpu.spec.preset_differences import Difference, join_dependent
 from taetpu.spec.preset_study import causal_presets, preset_model, write_study
 from taetpu.spec.presets import PRESETS, expand_preset
 
@@ -104,41 +105,109 @@ def test_an_arm_cannot_change_the_preset(load):
 PAIRS = [*permutations(causal_presets(), 2)]
 
 
-@pytest.mark.parametrize("pair", by_default(PAIRS, ("llama3", "gemma3"), ("gemma3", "nanochat"), ("gpt2", "llama3")))
-def test_all_differences_together_are_the_other_preset(load, pair):
-    start, end = pair
-    study = load(write_study("s", start, end, 64, 4))
-    arms = {arm.name: arm for arm in study.arms}
-    assert arms["baseline"].config.model == preset_model(start, 64, 4).resolve()
-    found, expected = (to_data(one) for one in (arms["with-all"].config.model, preset_model(end, 64, 4).resolve()))
-    assert plain(found) == plain(expected)
-    assert len(arms) > 3
+ENCODERS = [*permutations(sorted({*PRESETS} - {*causal_presets()}), 2)]
+SHOWN = [("llama3", "gemma3"), ("gemma3", "nanochat"), ("gpt2", "llama3"), ("bert", "modernbert")]
 
 
-@pytest.mark.parametrize("pair", [("gpt2", "bert"), ("modernbert", "roberta")])
-def test_a_study_of_next_tokens_has_no_encoder(pair):
-    assert {*PRESETS} - {*causal_presets()} == {"bert", "roberta", "modernbert"}
-    with pytest.raises(UserError, match=r"bert|modernbert") as caught:
+@pytest.mark.parametrize("pair", by_default(PAIRS + ENCODERS, *SHOWN))
+def test_all_differences_together_lead_to_exactly_the_other_preset(load, pair):
+    models = [preset_model(name, 64, 4).resolve() for name in pair]
+    for design, first in (("forward", 0), ("backward", 1)):
+        arms = {arm.name: arm for arm in load(write_study("s", *pair, 64, 4, design)).arms}
+        assert arms["baseline"].config.model == models[first]
+        assert arms["with-all" if design == "forward" else "without-all"].config.model == models[1 - first]
+        assert len(arms) > 3
+
+
+@pytest.mark.parametrize("pair", by_default(PAIRS + ENCODERS, *SHOWN))
+def test_both_ways_in_one_study_has_the_arms_of_the_two_studies(load, pair):
+    forward, backward, both = (
+        {arm.name: arm for arm in load(write_study("s", *pair, 64, 4, design)).arms}
+        for design in ("forward", "backward", "both")
+    )
+    assert both.keys() == forward.keys() | {name.replace("without", "with-all-but") for name in {*backward} - {*ENDS}}
+    for name, arm in both.items():
+        alike = backward[name.replace("with-all-but", "without")] if "all-but" in name else forward[name]
+        assert arm.config == alike.config
+        assert arm.role.get("against", "baseline") == ("with-all" if "all-but" in name else "baseline")
+
+
+ENDS = ("baseline", "without-all")
+
+
+def test_the_arms_at_both_ends_have_the_runs_of_the_presets(load):
+    runs = [
+        {(run.arm, run.seed): run.id for run in load(text).runs()}
+        for text in (
+            *(write_study("s", "llama3", "gemma3", 16, 2, design) for design in ("both", "backward")),
+            *(write_study("s", *pair, 16, 2) for pair in (("llama3", "qwen3"), ("gemma3", "qwen3"))),
+        )
+    ]
+    both, backward, llama3, gemma3 = runs
+    for seed in range(5):
+        assert both["with-all", seed] == gemma3["baseline", seed] == backward["baseline", seed]
+        assert both["baseline", seed] == llama3["baseline", seed] == backward["without-all", seed]
+    assert len({*both.values()}) == len(both)
+
+
+@pytest.mark.parametrize("design", ["forward", "backward", "both"])
+def test_a_difference_that_needs_another_is_joined_with_it(load, design):
+    arms = load(write_study("s", "bert", "modernbert", 64, 6, design)).arms
+    parts = {arm.role.get("part") or arm.role.get("part_left") for arm in arms}
+    assert parts > {"mixer-causal+mask", "norm-placement+order", "ffn"}
+    assert not parts & {"mask", "order", "norm-placement", "mixer-causal"}
+
+
+def test_a_difference_that_no_other_makes_valid_is_refused_by_name():
+    parts = [Difference(name, {name: 1}, {name: 0}, (name,)) for name in ("rope", "heads")]
+    with pytest.raises(UserError, match="heads") as caught:
+        join_dependent(parts, lambda changes: "heads" not in changes, lambda changes: True)
+    assert "--dim" in str(caught.value.remedy)
+    assert [part.name for part in join_dependent(parts, lambda changes: True, lambda changes: True)] == [
+        "rope",
+        "heads",
+    ]
+
+
+def test_a_study_between_presets_has_a_comment_for_each_difference():
+    lines = write_study("s", "llama3", "gemma3", 64, 6, "both").splitlines()
+    parts = [
+        i
+        for i, line in enumerate(lines)
+        if line.startswith("  ") and line[2] not in " #" and i > lines.index("add_one_in:")
+    ]
+    assert all(lines[i - 1].startswith("  # ") for i in parts if "both_ways" not in lines[i])
+    assert "  # mixer.mask: causal -> {kind: window, width: 26} in layers 0 to 4" in lines
+    assert "  # norm.eps: 1e-05 -> 1e-06" in lines
+    assert max(map(len, lines)) <= 120
+
+
+def test_the_shipped_study_has_the_parts_that_the_command_writes(load):
+    shipped = Path(__file__).parents[2] / "studies/llama3-to-gemma3.yaml"
+    written = write_study("llama3-to-gemma3", "llama3", "gemma3", 64, 4, "both")
+    assert shipped.read_text().partition("add_one_in:")[2] == written.partition("add_one_in:")[2]
+    arms = [load_study(shipped).arms, load(written).arms]
+    shipped_arms, written_arms = ({arm.name: arm.config.model for arm in each} for each in arms)
+    assert shipped_arms == written_arms
+
+
+@pytest.mark.parametrize(("pair", "fits"), [(("gpt2", "bert"), "nanochat"), (("modernbert", "gpt2"), "roberta")])
+def test_an_encoder_is_not_compared_with_a_model_of_next_tokens(pair, fits):
+    with pytest.raises(UserError, match="bert") as caught:
         write_study("s", *pair, 64, 4)
-    assert caught.value.path == ("--to" if pair[0] == "gpt2" else "--from",)
-    assert "nanochat" in str(caught.value.remedy)
+    assert caught.value.path == ("--to",)
+    assert fits in str(caught.value.remedy)
 
 
-def plain(data):
-    """Return a model's data in which the weights of norms are written in one of two equivalent ways."""
-    if isinstance(data, dict):
-        return {key: plain(value) for key, value in data.items()}
-    if isinstance(data, list):
-        return [plain(one) for one in data]
-    return "plain" if data == "unit-offset" else data
+def test_encoders_are_compared_as_masked_language_models(load):
+    task = load(write_study("s", "bert", "modernbert", 64, 2)).arms[0].config.task
+    assert task.objective.kind == "masked-lm"
 
 
-def test_a_difference_that_is_the_same_function_is_no_arm(load):
+def test_a_difference_that_is_the_same_function_is_part_of_another(load):
     text = write_study("s", "llama3", "gemma3", 64, 2)
-    assert "# model.norm.weight (plain or unit-offset) is left out" in text
-    written = {path: value for arm in load(text).arms for path, value in arm.overrides.items()}
-    assert "model.norm.weight" not in written
-    assert written["model.norm.placement"] == "sandwich"
+    arms = [arm.name for arm in load(text).arms if "model.norm.weight" in arm.overrides]
+    assert arms == ["with-norm-placement", "with-all"]
     assert "model.norm.weight: none" in write_study("s", "llama3", "nanochat", 64, 2)
 
 

@@ -48,6 +48,23 @@ def test_plan_has_the_metric_margin_and_scale_of_each_task():
     assert tasks["copy"]["chance"] == pytest.approx(study.source(study.arms[0]).facts["chance_loss"])
 
 
+@pytest.mark.parametrize(
+    ("measure", "field"),
+    [
+        ({"primary": "val/accuracy", "chance": 0.9, "best": 0.5}, "best"),
+        ({"primary": "val/accuracy", "chance": 0.5, "best": 0.5}, "best"),
+        ({"primary": "val/accuracy", "chance": 1.5}, "chance"),
+        ({"primary": "val/loss", "chance": 1.0, "best": 2.0}, "best"),
+    ],
+)
+def test_the_best_value_is_better_than_chance(measure, field):
+    study = load(tasks={"copy": {}, "sort": {**SORT, "measure": measure}})
+    with pytest.raises(UserError) as caught:
+        analysis_plan(study)
+    assert caught.value.path == ("tasks", "sort", "measure", field)
+    assert f"{measure['chance']:g}" in caught.value.problem
+
+
 def test_measure_of_the_baselines_task_is_that_of_the_study():
     study = load(tasks={"copy": {"measure": {"primary": "val/accuracy", "equivalence": 0.1}}, "sort": SORT})
     plan = analysis_plan(study)
@@ -60,6 +77,26 @@ def test_mad_has_six_tasks_and_its_score_is_the_mean_accuracy():
     assert study.design["tasks"]["rungs"] == [f"mad-{name}" for name in MAD]
     assert (study.pool, {task.primary for task in study.tasks.values()}) == ("mean", {"val/accuracy"})
     assert {(task.chance, task.best) for task in study.tasks.values()} == {(0.0, 1.0)}
+
+
+def test_sizes_of_a_suite_change_for_all_tasks_or_for_one():
+    entries = {
+        "suite": "mad",
+        "task.seq_len": 32,
+        "mad-selective-copy": {"task.copied": 4, "train.steps": 5, "measure": {"equivalence": 0.1}},
+        "mad-recall": {"task.seq_len": 16},
+        "copy": {"task": COPY, "measure": {"primary": "val/accuracy"}},
+        "pool": "iqm",
+    }
+    study = load({"model": MODEL, "train": TRAIN}, tasks=entries)
+    configs = {arm.role["ladder"]["rung"]: arm.config for arm in study.arms if arm.name.startswith("gate")}
+    sizes = {name: config.task.seq_len for name, config in configs.items()}
+    assert sizes == {"mad-recall": 16, **{f"mad-{name}": 32 for name in MAD[1:]}, "copy": 32}
+    assert study.arms[0].config.task.seq_len == 16
+    selective = configs["mad-selective-copy"]
+    assert (selective.task.copied, selective.train.steps) == (4, 5)
+    assert (study.pool, study.tasks["mad-selective-copy"].equivalence) == ("iqm", 0.1)
+    assert study.tasks["mad-selective-copy"].best == 1.0
 
 
 def test_one_setting_changes_at_a_time():
@@ -80,6 +117,20 @@ def test_one_setting_changes_at_a_time():
     assert len(study.arms) == 4 * 3
 
 
+@pytest.mark.parametrize(
+    ("path", "levels", "value"),
+    [
+        ("model.init", ["gpt2-scaled", "fan-in"], "scaled-fan-in"),  # a default
+        ("train.optimizer.lr", [2e-3, 3e-3], "0.001"),
+    ],
+)
+def test_levels_without_the_baselines_value_are_refused_with_it(path, levels, value):
+    with pytest.raises(UserError) as caught:
+        load(across={path: levels})
+    assert caught.value.path == ("across", path)
+    assert f"value {value} " in caught.value.problem
+
+
 def test_study_without_repetitions_has_an_unchanged_plan():
     assert not {"tasks", "pool", "across"} & {*analysis_plan(load()).frozen()}
 
@@ -89,6 +140,16 @@ def test_study_without_repetitions_has_an_unchanged_plan():
     [
         ({"tasks": "made"}, ("tasks",), "mad"),
         ({"tasks": 3}, ("tasks",), "mad"),
+        ({"tasks": {"suite": "made"}}, ("tasks", "suite"), "mad"),
+        ({"tasks": {"suite": "mad", "train.steps": 7}}, ("tasks", "train.steps"), "base"),
+        ({"tasks": {"suite": ["mad"]}}, ("tasks", "suite"), "mad"),
+        (
+            {"tasks": {"suite": "mad", "mad-recall": {"measure": "val/loss"}}},
+            ("tasks", "mad-recall", "measure"),
+            "best",
+        ),
+        ({"tasks": {"suite": "mad", "mad-recall": {3: 4}}}, ("tasks", "mad-recall", 3), "path"),
+        ({"tasks": {"copy": {}, "sort": 3}}, ("tasks", "sort"), "task"),
         ({"tasks": {"sort": SORT}}, ("tasks",), "base.task"),
         ({"tasks": {"copy": {}, "again": None, "sort": SORT}}, ("tasks", "again"), "Remove"),
         ({"tasks": {"copy": {}, "sort": SORT, "pool": "median"}}, ("tasks", "pool"), "iqm"),
@@ -97,6 +158,11 @@ def test_study_without_repetitions_has_an_unchanged_plan():
         ({"tasks": {"copy": {}, "sort": {**SORT, "measure": {"direction": "max"}}}}, ("tasks", "sort"), "min"),
         (
             {"tasks": {"copy": {}, "sort": {**SORT, "measure": {"primary": "val/bleu"}}}},
+            ("tasks", "sort", "measure", "primary"),
+            "val/loss",
+        ),
+        (
+            {"tasks": {"copy": {}, "sort": {**SORT, "measure": {"primary": "val_sample/loss"}}}},
             ("tasks", "sort", "measure", "primary"),
             "val/loss",
         ),

@@ -99,6 +99,14 @@ def test_levels_are_numbers(level) -> None:
         parse_claim(f"nope is above {level}", ("claims", 0))
 
 
+def test_evidence_on_a_level_names_the_metric_of_the_arms_task() -> None:
+    there = {**measured("baseline@sort", 0.989, 0.990, 0.991), "role": {"ladder": {"rung": "sort", "arm": "baseline"}}}
+    plan = {"primary": "val/loss", "tasks": {"copy": {"primary": "val/loss"}, "sort": {"primary": "val/accuracy"}}}
+    results = {**MEASURED, "primary": "val/loss", "plan": plan, "arms": [*MEASURED["arms"], there]}
+    for arm, metric in (("baseline@sort", "val/accuracy"), ("baseline", "val/loss")):
+        assert check_claim(parse_claim(f"{arm} is above 0.9", ()), results, ()).evidence.startswith(metric)
+
+
 def test_levels_of_unknown_arms_are_refused() -> None:
     with pytest.raises(UserError) as caught:
         check_claim(parse_claim("sane is above 0", ("claims", 0)), MEASURED, ("claims", 0))

@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 
+from taetpu.core.errors import UserError
+from taetpu.report.designs import joint_effects
+from taetpu.report.terminal_text import table_text
 from taetpu.stats import designs
 from taetpu.stats.analyse import analyse
-from taetpu.stats.designs import LIMITS
+from taetpu.stats.designs import LIMITS, parts_that_matter
 
 PARTS = {
     "without-x": {"design": "leave_one_out", "part": "x"},
@@ -36,6 +39,71 @@ def test_excess_is_the_joint_effect_minus_the_sum_of_single_effects(table, store
     assert (df, high - low >= 2 * sd * np.sqrt(4 / 5) * 2.0) == (12, True)
     assert (found["arm"], found["parts"]) == ("without-all", ["without-x", "without-y"])
     assert results["designs"]["limits"] == [LIMITS["leave_one_out"]]
+
+
+WAYS = {"x": (0.4, 0.1), "y": (-0.1, 0.3), "z": (0.2, 0.2)}
+"""The effect of each part alone, and last."""
+
+
+@pytest.fixture
+def both_ways(table, store_study):
+    """The means by arm, and the results of a study with parts that change alone and last."""
+    effects = {"baseline": 0.0, "with-all": 0.5}
+    roles = {"with-all": {"design": "add_one_in", "part": None}}
+    for part, (alone, last) in WAYS.items():
+        effects |= {f"with-{part}": alone, f"with-all-but-{part}": 0.5 - last}
+        roles[f"with-{part}"] = {"design": "add_one_in", "part": part}
+        roles[f"with-all-but-{part}"] = {"design": "add_one_in", "part_left": part, "against": "with-all"}
+    noise = 0.01 * np.random.default_rng(0).normal(size=(len(effects), 5))
+    y = {name: 3 + effect + row for (name, effect), row in zip(effects.items(), noise, strict=True)}
+    return {name: row.mean() for name, row in y.items()}, analyse(
+        store_study(table(np.array(list(y.values())), list(y)), roles=roles)
+    )
+
+
+def test_the_interaction_of_a_part_is_its_last_effect_minus_its_effect_alone(both_ways) -> None:
+    means, results = both_ways
+    rows = {row["part"]: row for row in results["designs"]["add_one_in"]["both_ways"]}
+    assert list(rows) == ["x", "y", "z"]
+    for part, row in rows.items():
+        alone = means[f"with-{part}"] - means["baseline"]
+        last = means["with-all"] - means[f"with-all-but-{part}"]
+        assert (row["alone"], row["last"]) == (pytest.approx(alone), pytest.approx(last))
+        assert row["difference"] == pytest.approx(last - alone)
+        assert row["ci95"][0] < row["difference"] < row["ci95"][1]
+        assert (row["p_holm"] < 0.05) == (part != "z")
+        assert row["p"] <= row["p_holm"]
+
+
+def test_effects_of_parts_that_change_last_are_summed_too(both_ways) -> None:
+    means, results = both_ways
+    analysed, whole = results["designs"]["add_one_in"], means["with-all"] - means["baseline"]
+    last = sum(means["with-all"] - means[f"with-all-but-{part}"] for part in WAYS)
+    assert analysed["last"]["excess"] == pytest.approx(whole - last)
+    alone = sum(means[f"with-{part}"] - means["baseline"] for part in WAYS)
+    assert analysed["scales"][""]["excess"] == pytest.approx(whole - alone)
+    shown = [[cell for i, cell in enumerate(row) if i in (1, 3)] for row in joint_effects(analysed, results)]
+    assert [number for number, _ in shown] == ["3", "3 last"]
+    assert [float(figure) for _, figure in shown] == pytest.approx([alone, last], abs=0.005)
+
+
+def test_both_ways_are_beside_each_other_on_the_terminal(both_ways, wording) -> None:
+    _, results = both_ways
+    lines = table_text(results).splitlines()
+    assert max(map(len, lines)) <= 80
+    signs = {line.split()[0]: line.split()[-1] for line in lines if line[:2] in ("x ", "y ", "z ")}
+    assert signs == {"x": "weaker", "y": "opposite", "z": "-"}
+    wording("\n".join(lines))
+
+
+def test_the_parts_that_matter_are_those_with_the_largest_verdicts(both_ways) -> None:
+    _, results = both_ways
+    assert parts_that_matter(results, 2) == ["x", "y"]
+    assert parts_that_matter(results, 5) == ["x", "y", "z"]
+    for arm in results["arms"]:
+        arm["verdict"] = "worse" if arm["name"] == "with-z" else "equivalent"
+    with pytest.raises(UserError, match="1 parts"):
+        parts_that_matter(results, 5)
 
 
 def test_parts_without_an_arm_for_all_have_no_excess(table, store_study) -> None:

@@ -1,12 +1,15 @@
 """Goals: tests against the threshold, Holm's procedure along the costs, the answer, and the order of a search."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from taetpu.core.errors import UserError
+from taetpu.report.goal import goal_section
+from taetpu.report.goal_chart import goal_charts
 from taetpu.stats.goal import Comparison, Decision, Level, answer_goal, compare_levels, decide, possible
 from taetpu.stats.goal_search import check_max_runs, count_looks, count_runs, next_step
 from taetpu.stats.levels import errors_of_studies, level_errors
@@ -158,19 +161,98 @@ def test_the_stated_seeds_give_the_stated_power():
     assert answer["more_seeds"] == math.ceil((quantiles * sd / gap) ** 2) - 5
 
 
+# --- several tasks ---------------------------------------------------------------------------------------------------
+
+TASKS = {
+    "text": {"metric": "val/loss", "side": "at_most", "level": 1.9},
+    "sort": {"metric": "val/accuracy", "side": "at_least", "level": 0.9},
+}
+EVERY = {**GOAL, "tasks": TASKS}
+
+
+def on_tasks(losses, accuracies, noise=0.005, seeds=4):
+    """Return candidates with the given means on the two tasks."""
+    rows = zip(ladder(losses, noise, seeds), ladder(accuracies, noise, seeds), strict=True)
+    parts = [
+        [replace(level, name=f"{level.name}@{task}") for level, task in zip(row, TASKS, strict=True)] for row in rows
+    ]
+    return [Level(f"c{i}", 10.0 * (i + 1), tasks=tuple(row)) for i, row in enumerate(parts)]
+
+
+def test_a_candidate_meets_all_thresholds_with_the_largest_p_and_fails_with_the_smallest():
+    levels = on_tasks([1.8, 1.8, 2.5], [0.95, 0.8, 0.8], noise=0.05)
+    alone = [
+        compare_levels({**GOAL, **threshold}, [replace(level.tasks[i], cost=level.cost) for level in levels])
+        for i, threshold in enumerate(TASKS.values())
+    ]
+    for number, each in enumerate(compare_levels(EVERY, levels)):
+        parts = [row[number].p for row in alone]
+        assert each.p["meets"] == max(p["meets"] for p in parts)
+        assert each.p["fails"] == min(1, 2 * min(p["fails"] for p in parts))
+    assert [each.side for each in compare_levels(EVERY, levels)] == ["meets", "fails", "fails"]
+
+
+def test_the_smallest_candidate_meets_the_threshold_of_every_task():
+    levels = on_tasks([2.5, 1.5, 1.5, 1.5, 1.4], [0.5, 0.5, 0.6, 0.97, 0.98])
+    answer = answer_goal(EVERY, levels, ALPHA)
+    assert answer["smallest"] == "c3"
+    shown = answer["candidates"][3]["tasks"]
+    assert shown["text"]["mean"] == pytest.approx(1.5, abs=0.02)
+    assert shown["sort"]["mean"] == pytest.approx(0.97, abs=0.02)
+    assert answer["candidates"][3]["mean"] is None
+    steps = search(EVERY, levels)[0]
+    assert all(step["arms"] == [f"{name}@text", f"{name}@sort"] for step in steps for name in [step["arms"][0][:2]])
+    assert len(steps) <= 3
+    assert search(EVERY, levels)[1]["smallest"] == "c3"
+
+
+def test_the_table_has_the_side_before_the_values_on_each_task():
+    answer = answer_goal(EVERY, on_tasks([2.5, 1.5], [0.5, 0.97]), ALPHA)
+    section = goal_section({"goal": answer, "plan": {}})
+    (table,) = section.tables
+    assert table.columns[3:] == ("side", "Holm p", "val/loss on text", "val/accuracy on sort")
+    assert [row[3] for row in table.rows] == ["fails", "meets"]
+    for row, each in zip(table.rows, answer["candidates"], strict=True):
+        ends = [part["ci95"] for part in each["tasks"].values()]
+        shown = [[float(word.strip("()")) for word in cell.split()[1::2]] for cell in row[5:]]
+        assert shown == [pytest.approx(end, rel=0.01) for end in ends]
+    drawn = goal_charts({"goal": answer, "plan": {}})
+    assert [*drawn] == [name for _, name in section.charts]
+
+
+def test_a_task_that_only_diverged_runs_have_is_not_met():
+    levels = on_tasks([1.5, 1.4], [0.97, 0.98])
+    lost = replace(levels[0].tasks[1], values=(0.97, 0.97, 0.97, math.nan), diverged=1)
+    levels[0] = replace(levels[0], tasks=(levels[0].tasks[0], lost))
+    answer = answer_goal({**EVERY, "monotone": False}, levels, ALPHA)
+    assert answer["smallest"] is None
+    assert answer["candidates"][0]["diverged"] == 1
+
+
+def test_a_task_decides_how_many_more_seeds_are_needed():
+    levels = on_tasks([1.87], [0.99], noise=0.05)
+    alone = [Level("only", 10.0, levels[0].tasks[0].values)]
+    assert answer_goal(EVERY, levels, ALPHA)["more_seeds"] == answer_goal(GOAL, alone, ALPHA)["more_seeds"] > 0
+
+
 # --- the search ------------------------------------------------------------------------------------------------------
 
 
 def search(goal, levels, seeds=4, limit=math.inf):
     """Return the steps of a search over candidates whose runs are known."""
-    steps, known = [], {level.name: () for level in levels}
+    steps, known = [], {arm: () for level in levels for arm in level.arms}
     while True:
-        shown = [Level(each.name, each.cost, known[each.name]) for each in levels]
+        shown = [
+            replace(
+                each, values=known.get(each.name, ()), tasks=tuple(replace(t, values=known[t.name]) for t in each.tasks)
+            )
+            for each in levels
+        ]
         step = next_step(goal, shown, range(seeds), ALPHA)
         if step is None or count_runs([*steps, step]) > limit:
             return steps, answer_goal(goal, shown, ALPHA, looks=count_looks(steps, goal, seeds))
         steps.append(step)
-        for level in levels:
+        for level in [part for each in levels for part in each.tasks or [each]]:
             if level.name in step["arms"]:
                 row = level.values[: len(step["seeds"])]
                 known[level.name] = (*row, *[math.nan] * (seeds - len(row)))

@@ -49,6 +49,43 @@ def test_single_part_has_no_arm_for_all_parts(load):
     assert list(changes(load("leave_one_out: {bias: {model.bias: true}}\n"))) == ["without-bias"]
 
 
+THREE_PARTS = "bias: {model.bias: true}, norm: {model.norm: layer}, gate: {model.ffn: relu}"
+
+
+@pytest.mark.parametrize(("kind", "word"), [("leave_one_out", "without"), ("add_one_in", "with")])
+def test_both_ways_compares_all_parts_but_one_with_all_parts(load, kind, word):
+    study = load(f"{kind}: {{both_ways: true, {THREE_PARTS}}}\n")
+    arms = {arm.name: arm for arm in study.arms}
+    assert list(arms)[4:] == [f"{word}-all", *(f"{word}-all-but-{part}" for part in ("bias", "norm", "gate"))]
+    last = arms[f"{word}-all-but-norm"]
+    assert last.overrides == {"model.bias": True, "model.ffn": "relu"}
+    assert study.against(last).name == f"{word}-all"
+    assert study.against(arms[f"{word}-all"]).name == "baseline"
+    assert [arm.config for arm in load(f"{kind}: {{both_ways: false, {THREE_PARTS}}}\n").arms] == [
+        arm.config for arm in study.arms[:5]
+    ]
+
+
+def test_a_part_may_be_called_both_ways(load):
+    assert list(changes(load("add_one_in: {both_ways: {model.bias: true}}\n"))) == ["with-both_ways"]
+
+
+@pytest.mark.parametrize(
+    ("added", "place"),
+    [
+        ("add_one_in: {both_ways: true, bias: {model.bias: true}, norm: {model.norm: layer}}\n", "both_ways"),
+        (f"add_one_in: {{both_ways: 2, {THREE_PARTS}}}\n", "both_ways"),
+        (f"add_one_in: {{both_ways: true, {THREE_PARTS}}}\nladder: {{model.dim: [8, 16]}}\n", "ladder"),
+        (f"add_one_in: {{both_ways: true, {THREE_PARTS}}}\nacross: {{train.steps: [6, 8]}}\n", "across"),
+        (f"add_one_in: {{both_ways: true, {THREE_PARTS}}}\ntune: {{train.optimizer.lr: [1e-3, 1e-2]}}\n", "tune"),
+    ],
+)
+def test_both_ways_without_room_for_a_second_baseline_is_refused(load, added, place):
+    with pytest.raises(UserError, match="both_ways") as caught:
+        load(added)
+    assert caught.value.path[-1] == place
+
+
 # --- factorial -------------------------------------------------------------------------------------------------------
 
 THREE = "model.norm: [rms, layer], model.bias: [false, true], wide: {model.dim: 32, model.num_layers: 2}"

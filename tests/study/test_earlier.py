@@ -25,7 +25,7 @@ from taetpu.store.study import StudyFolder
 from taetpu.study.pack_store import resolve_runs
 from taetpu.study.preview import prepare_study
 from taetpu.study.reuse import Reuse
-from taetpu.study.run import run
+from taetpu.study.run_file import run
 from taetpu.ui.feed import Feed
 
 STORED = Path(__file__).with_name("stored")

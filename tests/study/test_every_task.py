@@ -1,4 +1,4 @@
-"""Every task trains 20 steps: packed runs are those alone, resumed ones those undisturbed, causal ones are causal."""
+"""Every task and objective trains 20 steps: packed runs equal those alone, resumed ones those undisturbed."""
 
 from typing import Any
 
@@ -20,6 +20,13 @@ MODEL: dict[str, Any] = {
 }  # fmt: skip
 TRAIN = {"steps": 20, "batch_size": 4, "eval_every": 10, "checkpoint": 10, "log_every": 10, "sample": "none"}
 
+OF_TEXT: dict[str, dict[str, Any]] = {
+    "masked-lm": {"objective": {"kind": "masked-lm", "share": 0.3}},
+    "prefix-lm": {"objective": "prefix-lm"},
+    "next-sentence": {"objective": "next-sentence", "samples": "pairs", "split": "document", "per": "line"},
+}
+"""Settings of a text for the objectives that are no task's default."""
+
 
 def task_of(kind: str) -> dict[str, Any]:
     """Return the settings of a small task. Files that it names are those of the repository."""
@@ -30,9 +37,28 @@ def task_of(kind: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", by_default(kinds("task")))
 def test_a_task_trains_packed_alone_and_resumed(kind, study, interrupting, tmp_path) -> None:
-    task = task_of(kind)
+    check_training(task_of(kind), study, interrupting, tmp_path)
+
+
+@pytest.mark.parametrize("kind", by_default(OF_TEXT))
+def test_an_objective_trains_packed_alone_and_resumed(kind, study, interrupting, tmp_path) -> None:
+    text = " ".join(f"word{i % 7} follows {i % 5}." for i in range(2000))
+    (tmp_path / "text.txt").write_text("\n".join(text[i : i + 200] for i in range(0, len(text), 200)))
+    task = {"kind": "text", "source": str(tmp_path / "text.txt"), "seq_len": 16, "tokenizer": "char", **OF_TEXT[kind]}
+    check_training(task, study, interrupting, tmp_path)
+
+
+def test_every_objective_is_that_of_a_task_or_is_set() -> None:
+    default = {getattr(build_component("task", task_of(kind)), "objective", "causal-lm") for kind in kinds("task")}
+    names = {choice if isinstance(choice, str) else choice.kind for choice in default}
+    assert {*kinds("objective")} == {"task", *OF_TEXT, *names}
+
+
+def check_training(task: dict[str, Any], study, interrupting, tmp_path) -> None:
+    """Assert that runs of a task end as those alone and those resumed, and that its model is causal if the task is."""
     causal = build_component("task", task).causal
-    model = MODEL if causal else {**MODEL, "mixer": {**MODEL["mixer"], "mask": "full"}}
+    mask = "prefix" if task.get("objective") == "prefix-lm" else "causal" if causal else "full"
+    model = {**MODEL, "mixer": {**MODEL["mixer"], "mask": mask}}
     base = {"task": task, "model": model, "train": TRAIN}
     text = to_yaml(
         {"study": "all", "base": base, "seeds": 2, "arms": {"low-lr": {"train.optimizer.lr": 1e-4}}}

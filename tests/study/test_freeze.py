@@ -11,7 +11,7 @@ from taetpu.stats.plan import read_plan
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study.freeze import freeze
-from taetpu.study.run import run
+from taetpu.study.run_file import run
 
 ARMS = "arms:\n  momentum: {train.optimizer.b1: 0.5}\n"
 

@@ -5,6 +5,8 @@ from tests.small import TINY
 
 import taetpu
 from taetpu.core.errors import UserError
+from taetpu.report.goal import candidate_table
+from taetpu.report.terminal_text import table_text, text_table
 from taetpu.spec.loading import load_study
 from taetpu.stats.load import read_study
 from taetpu.store.backend import open_store
@@ -37,6 +39,59 @@ def test_a_goal_changes_the_plan_and_no_run(tmp_path):
     assert analysis_plan(goal).sha256 != analysis_plan(plain).sha256
     assert "goal" not in analysis_plan(plain).frozen()
     assert analysis_plan(goal).goal["metric"] == "val/loss"
+
+
+TASKS = f"""{TINY}seeds: 2
+arms: {{wide: {{model.dim: 16}}, wider: {{model.dim: 32}}}}
+tasks:
+  copy: {{}}
+  sort: {{task: {{kind: sort, seq_len: 16, symbols: 8}}, measure: {{primary: val/accuracy}}}}
+goal: {{tasks: {{copy: {{at_most: 1.2}}, sort: {{at_least: 0.2}}}}, minimise: params, monotone: true}}
+"""
+
+
+def test_a_goal_has_a_threshold_for_each_task_and_a_cost_for_each_candidate(tmp_path):
+    from taetpu.study.goal_costs import goal_costs
+    from taetpu.study.matching import num_arm_params
+
+    study = load_study(written(tmp_path, TASKS))
+    assert analysis_plan(study).goal["tasks"] == {
+        "copy": {"metric": "val/loss", "side": "at_most", "level": 1.2},
+        "sort": {"metric": "val/accuracy", "side": "at_least", "level": 0.2},
+    }
+    sizes = {arm.name: num_arm_params(study, arm) for arm in study.arms}
+    costs = goal_costs(study, {})
+    assert list(costs) == ["baseline", "wide", "wider"]
+    assert costs["wide"] == (sizes["wide"] + sizes["wide@sort"]) / 2
+
+
+@pytest.mark.parametrize(
+    ("goal", "path"),
+    [
+        ("{at_most: 1.2}", ("goal",)),
+        ("{tasks: {copy: {at_most: 1.2}}}", ("goal",)),
+        ("{tasks: {copy: {at_most: 1.2}, sort: {at_least: 0.2}, text: {at_most: 2}}}", ("goal", "tasks", "text")),
+        ("{tasks: {copy: {at_most: 1.2}, sort: {at_most: 0.2}}}", ("goal", "tasks", "sort", "at_most")),
+        ("{tasks: {copy: {}, sort: {at_least: 0.2}}}", ("goal", "tasks", "copy")),
+        ("{at_most: 2, tasks: {copy: {at_most: 1.2}, sort: {at_least: 0.2}}}", ("goal", "at_most")),
+    ],
+)
+def test_wrong_thresholds_of_tasks_are_refused_with_their_place(tmp_path, goal, path):
+    with pytest.raises(UserError) as error:
+        load_study(written(tmp_path, TASKS[: TASKS.index("goal:")] + f"goal: {goal}\n"))
+    assert error.value.path == path
+    assert error.value.remedy
+
+
+@pytest.mark.slow
+def test_a_search_on_tasks_trains_candidates_on_all_of_them(tmp_path):
+    results = taetpu.run(written(tmp_path, TASKS), root=str(tmp_path / "root"), search=True).results
+    for step in folder_at(tmp_path / "root").read_search():
+        assert [name.partition("@")[2] for name in step["arms"]] == ["", "sort"]
+    shown = next(each for each in results["goal"]["candidates"] if each["trained"])
+    assert {*shown["tasks"]} == {"copy", "sort"}
+    page = (tmp_path / "root/tiny/report/report.md").read_text()
+    assert "val/accuracy on sort" in page
 
 
 @pytest.mark.parametrize("minimise", ["params", "flops", "memory", "cache_bytes", "model.dim"])
@@ -84,6 +139,11 @@ def test_untrained_candidates_are_named_so_and_a_later_run_trains_them(tmp_path)
     report = (tmp_path / "root/tiny/report/report.md").read_text()
     assert "missing" not in report
     assert "have not finished" not in report
+    assert report.split("\n## ")[1].startswith("Goal")  # no table of verdicts that are all missing
+    shown = candidate_table(results["goal"])
+    assert [row[0] for row in shown.rows] == [name for name in outcomes if name not in left]
+    assert {row[-1] for row in shown.rows} <= {"meets", "fails", "undecided"}
+    assert "\n".join(text_table(shown.columns, shown.rows)) in table_text(results)
     later = taetpu.run(file, root=str(tmp_path / "root")).results
     assert later["final"]
     assert "searched" not in later
@@ -108,6 +168,8 @@ def test_measured_step_times_are_frozen(tmp_path):
     [
         ("goal: {metric: val/los, at_most: 1.2}", ("goal", "metric"), "val/los"),
         ("goal: {metric: val/accuracy, at_least: 1.5}", ("goal", "at_least"), "1.5"),
+        ("goal: {metric: val/accuracy, at_least: 1}", ("goal", "at_least"), "any"),
+        ("goal: {metric: val/accuracy, at_least: 0}", ("goal", "at_least"), "every"),
         ("goal: {at_most: -1}", ("goal", "at_most"), "-1"),
         ("goal: {at_least: 1.2}", ("goal", "at_least"), "at_least"),
         ("goal: {at_least: 1.2, at_most: 2}", ("goal", "at_most"), "2"),

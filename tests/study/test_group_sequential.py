@@ -5,10 +5,11 @@ from tests.small import TINY
 
 from taetpu.core.errors import UserError
 from taetpu.spec.loading import load_study
-from taetpu.spec.study_config import MAX_SEED
+from taetpu.spec.study_file import MAX_SEED
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
-from taetpu.study.run import Options, extend_seeds, next_seeds, run_study
+from taetpu.study.added_seeds import extend_seeds, next_seeds
+from taetpu.study.run import Options, run_study
 from taetpu.train.callbacks import Callback
 
 LOOKS = "seeds: 2\nmeasure: {looks: [2, 4], equivalence: 1e-6}\narms:\n  momentum: {train.optimizer.b1: 0.5}\n"

@@ -14,12 +14,16 @@ from pathlib import Path
 import pytest
 from tests.train.sharded_checkpoint import ARRAYS, COLUMNS, PROCESSES, ROWS
 
-# Four arms on two seeds.
-PACKED = """
+COPY = """\
 study: packed
 base:
   task: {kind: copy, seq_len: 16, symbols: 6, min_length: 2, max_length: 6, eval_size: 64}
   model: {dim: 16, num_layers: 1, mixer: {kind: attention, num_heads: 2}}
+"""
+# Four arms on two seeds.
+PACKED = (
+    COPY
+    + """\
   train: {steps: 80, batch_size: 16, optimizer: {kind: adamw, lr: 1e-2}, eval_every: 40, sample: none}
 seeds: 2
 arms:
@@ -28,12 +32,32 @@ arms:
   headless: {model.mixer.drop_heads: [0]}
 measure: {equivalence: 0.5}
 """
+)
+# Two arms whose runs stop after step 4, and two that train on. The models with the lowest losses are evaluated.
+STOPPING = (
+    COPY
+    + """\
+  train:
+    steps: 8
+    batch_size: 16
+    optimizer: {kind: adamw, lr: 1e-2}
+    schedule: {kind: plateau, every: 2, windows: 8, patience: 1}
+    evaluate: {kind: best, every: 2, windows: 8}
+    stop: {kind: patience, every: 2, windows: 8, patience: 1, min_delta: 10}
+    eval_every: 4
+    sample: none
+seeds: 2
+arms:
+  low: {train.optimizer.lr: 1e-4}
+  on: {train.stop.min_delta: 0, train.stop.patience: 2}
+  low-on: {train.optimizer.lr: 1e-4, train.stop.min_delta: 0, train.stop.patience: 2}
+measure: {primary: test/loss}
+"""
+)
 # One arm with every matrix divided over the devices. Collectives between processes are slow on a CPU.
-DIVIDED = """
-study: packed
-base:
-  task: {kind: copy, seq_len: 16, symbols: 6, min_length: 2, max_length: 6, eval_size: 64}
-  model: {dim: 16, num_layers: 1, mixer: {kind: attention, num_heads: 2}}
+DIVIDED = (
+    COPY
+    + """\
   train:
     steps: 16
     batch_size: 16
@@ -44,6 +68,7 @@ base:
 seeds: 1
 arms: {}
 """
+)
 
 TEXT = """
 study: packed
@@ -157,7 +182,9 @@ def test_eight_devices_give_the_same_verdicts_as_one(tmp_path):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(("count", "study"), [(2, PACKED), (4, DIVIDED)], ids=["2-packed", "4-divided"])
+@pytest.mark.parametrize(
+    ("count", "study"), [(2, PACKED), (2, STOPPING), (4, DIVIDED)], ids=["2-packed", "2-stopping", "4-divided"]
+)
 def test_several_processes_give_the_same_results_as_one(tmp_path, count, study):
     """The results are bitwise equal unless numbers are summed over processes, which changes the order of addition."""
     (tmp_path / "study.yaml").write_text(study.replace("  headless: {model.mixer.drop_heads: [0]}\n", ""))
@@ -169,8 +196,12 @@ def test_several_processes_give_the_same_results_as_one(tmp_path, count, study):
     assert "verdict" in ended[0][1]
     assert all("verdict" not in said for _, said in ended[1:])  # only the primary prints
     assert not list((tmp_path / "many").glob("packed/packs/*"))
-    if study == PACKED:
+    if study != DIVIDED:
         assert stored(tmp_path, "one") == stored(tmp_path, "many")
+    if study == STOPPING:
+        ends = (tmp_path / "many").glob("packed/runs/*/*/result.json")
+        stops = {path.parts[-3]: json.loads(path.read_text())["stopped_at"] for path in ends}
+        assert stops == {"baseline": 4, "low": 4, "on": None, "low-on": None}
     assert losses(tmp_path, "one") == pytest.approx(losses(tmp_path, "many"), abs=1e-5)
 
 

@@ -50,3 +50,50 @@ def test_the_plan_states_the_smallest_p(tmp_path):
     with pytest.raises(taetpu.UserError) as refused:
         preview(prepare_study(study, folder), folder, effect=0.2)
     assert refused.value.path == ("effect",)
+
+
+FROZEN = EVERY.replace("steps: 6,", "steps: 40, optimizer: {kind: adamw, lr: 0.01},") + (
+    "seeds: 5\narms:\n  frozen: {train.optimizer.lr: 1.0e-9}\n"
+)
+"""All runs of the baseline reach a loss of 1.9, and none whose learning rate is nearly 0."""
+REPEATS = {"ladder": ("model.dim: [8, 16]", "dim=16"), "across": ("train.batch_size: [4, 8]", "batch_size=8")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", REPEATS)
+def test_outcomes_are_compared_on_each_rung_and_under_each_setting(tmp_path, key):
+    values, other = REPEATS[key]
+    names, earlier = {"frozen", f"frozen@{other}"}, list[str]()
+    for number, rule in enumerate(("primary: val/loss, solved: 1.9", "primary: val_sample/loss, reach: 1.9")):
+        (tmp_path / "study.yaml").write_text(f"{FROZEN}{key}: {{{values}}}\nmeasure: {{{rule}}}\n")
+        root = tmp_path / str(number)
+        results = taetpu.run(tmp_path / "study.yaml", root=root, reuse=earlier).results
+        earlier = [str(root / "tiny")]
+        arms = {arm["name"]: arm for arm in results["arms"]}
+        assert {name for name, arm in arms.items() if arm["verdict"] == "worse"} == names
+        assert {name: arm["reached"] for name, arm in arms.items()} == {
+            name: 0 if name in names else 5 for name in arms
+        }
+        assert {arms[name]["against"] for name in names} == {"baseline", f"baseline@{other}"}
+        entry = results["designs"][key]["arms"]["frozen"]
+        fate = entry["fate" if key == "ladder" else "holds"]
+        assert fate == "holds" if "solved" in rule else fate in {"holds", "grows", "shrinks", "depends"}
+        assert verify(StudyFolder(open_store(root), "tiny")) == []
+        assert (root / "tiny/report/index.html").exists()
+
+
+@pytest.mark.parametrize(("name", "rule"), [
+    ("solved", "primary: val/loss, solved: 1.9"), ("reach", "primary: val_sample/loss, reach: 1.9"),
+])  # fmt: skip
+@pytest.mark.parametrize(("place", "more", "setting"), [
+    ("", "tasks: {copy: {}, sort: {task: {kind: sort, seq_len: 16, symbols: 8}}}", ""),
+    ("worth", "ladder: {model.dim: [8, 16, 24, 32]}", ", worth: flops"),
+    ("across", "across: {train.eval_every: [2, 3]}", ""),
+])  # fmt: skip
+def test_outcomes_are_refused_without_a_common_level_or_interval(tmp_path, name, rule, place, more, setting):
+    (tmp_path / "study.yaml").write_text(f"{FROZEN}{more}\nmeasure: {{{rule}{setting}}}\n")
+    with pytest.raises(taetpu.UserError) as refused:
+        load_study(tmp_path / "study.yaml")
+    path = ("across", "train.eval_every") if place == "across" else ("measure", place or name)
+    assert refused.value.path == path
+    assert refused.value.remedy

@@ -25,7 +25,7 @@ from taetpu.store.digests import Damaged
 from taetpu.store.study import StudyFolder
 from taetpu.study import post_hoc
 from taetpu.study.preview import prepare_study, preview
-from taetpu.study.run import run
+from taetpu.study.run_file import run
 from taetpu.train.callbacks import Callback
 
 ARMS = "seeds: 2\narms:\n  dropped: {model.mixer.drop_heads: [1]}\n  none: {model.mixer: none}\n"

@@ -7,7 +7,7 @@ from taetpu.spec.loading import load_study
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study.preview import prepare_study, preview
-from taetpu.study.run import run
+from taetpu.study.run_file import run
 from taetpu.train.layout import AUTO
 
 

@@ -18,7 +18,7 @@ from taetpu.store.backend import LocalStore, open_store
 from taetpu.store.digests import seal
 from taetpu.store.study import StudyFolder
 from taetpu.study.reuse import sample_runs
-from taetpu.study.run import run
+from taetpu.study.run_file import run
 from taetpu.train.callbacks import Callback
 
 # A study without samples and metrics compiles fewer programs.

@@ -16,11 +16,12 @@ from taetpu.core.errors import UserError
 from taetpu.store.backend import open_store
 from taetpu.store.errors import CLAIM_PATIENCE, ClaimHeld
 from taetpu.store.study import StudyFolder
-from taetpu.study import executor, shards
+from taetpu.study import claiming, executor, shards, shares
+from taetpu.study.claiming import is_free
+from taetpu.study.outcome import Failure
 from taetpu.study.pack_store import PackStore, stored_plans
-from taetpu.study.pack_training import Failure, is_free
-from taetpu.study.run import run
-from taetpu.study.shards import WAITING_EXIT_CODE, Shard, SharesLeft, parse_shard
+from taetpu.study.run_file import run
+from taetpu.study.shares import WAITING_EXIT_CODE, Shard, SharesLeft, parse_shard
 from taetpu.train.callbacks import Callback
 
 STUDY = """\
@@ -121,7 +122,7 @@ class ReleasesClaim(Callback):
 
 
 def test_run_waits_for_a_claim_if_the_environment_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(executor, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(claiming, "POLL_SECONDS", 0.01)
     folder, claim = StudyFolder(open_store(tmp_path), "many"), ExitStack()
     claim.enter_context(folder.claim_pack("0"))
     callback = ReleasesClaim(claim)
@@ -171,8 +172,8 @@ def run_shard(folder: Path, root: Path, shard: str | None, *, wait: bool = True)
 @pytest.mark.nightly
 def test_staged_shard_trains_packs_of_a_shard_that_never_starts(tmp_path: Path, monkeypatch):
     (tmp_path / "s.yaml").write_text(TUNED)
-    monkeypatch.setattr(shards, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(shards, "ABANDONED_SECONDS", 0.05)
+    monkeypatch.setattr(shares, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(shares, "ABANDONED_SECONDS", 0.05)
     run_shard(tmp_path, tmp_path / "alone", None)
     run_shard(tmp_path, tmp_path / "root", "0/2")
     assert results(tmp_path / "root") == results(tmp_path / "alone")
@@ -182,8 +183,8 @@ def test_staged_shard_trains_packs_of_a_shard_that_never_starts(tmp_path: Path, 
 def test_no_wait_ends_while_other_processes_train(tmp_path: Path, monkeypatch):
     """This share is trained, and the other packs are held by another process."""
     (tmp_path / "s.yaml").write_text(TUNED)
-    monkeypatch.setattr(shards, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(shards, "ABANDONED_SECONDS", 0.05)
+    monkeypatch.setattr(shares, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(shares, "ABANDONED_SECONDS", 0.05)
     folder, claim = StudyFolder(open_store(str(tmp_path / "root")), "many"), ExitStack()
     train = shards.train_packs
 

@@ -192,7 +192,7 @@ def test_a_start_may_be_an_address(folder, monkeypatch):
         other_task(folder, task, "first/baseline/0")
     with pytest.raises(UserError, match="'kept'") as caught:
         other_task(folder, task, "{folder: first, vocabulary: kept}")
-    assert "must be 'loaded' or 'drawn'" in caught.value.problem
+    assert "'loaded' or 'drawn'" in caught.value.remedy
 
 
 def test_the_plan_says_once_what_arms_load(folder):

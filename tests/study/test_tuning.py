@@ -6,7 +6,7 @@ import pytest
 from tests.small import TINY
 
 from taetpu.core.errors import UserError
-from taetpu.spec.loading import load_study
+from taetpu.spec.loading import derive_arm, load_study
 from taetpu.spec.tuning import FIRST_SEED
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
@@ -39,26 +39,29 @@ def rates(arms):
 
 def test_arms_try_the_same_values_and_keep_their_own_overrides(load):
     study = load(TUNED)
-    tried = rates(trial_study(study).arms)
+    tried = rates(trial_study(study, derive_arm).arms)
     for arm in ("baseline", "momentum", "other"):
         own = {name: lr for name, lr in tried.items() if name.startswith(f"{arm}~")}
         assert own == {f"{arm}~lr=0.0001": 1e-4, f"{arm}~lr=0.01": 1e-2, f"{arm}~lr=0.001": 1e-3}
     assert not any(name.startswith("low-lr~") for name in tried)
-    b2 = {arm.name: arm.config.train.optimizer.b2 for arm in trial_study(study).arms}
+    b2 = {arm.name: arm.config.train.optimizer.b2 for arm in trial_study(study, derive_arm).arms}
     assert {b2[name] for name in b2 if name.startswith("other~")} == {0.9}  # other overrides of the arm are kept
 
 
 def test_seeds_of_tuning_are_separate(load):
-    assert {run.seed for run in trial_study(load(TUNED)).runs()} == {FIRST_SEED}
-    assert {run.seed for run in trial_study(load(TUNED.replace("seeds: 1", "seeds: [7, 9]"))).runs()} == {7, 9}
+    assert {run.seed for run in trial_study(load(TUNED), derive_arm).runs()} == {FIRST_SEED}
+    assert {run.seed for run in trial_study(load(TUNED.replace("seeds: 1", "seeds: [7, 9]")), derive_arm).runs()} == {
+        7,
+        9,
+    }
 
 
 def test_several_values_are_combined(load):
     study = load(TUNED.replace("seeds: 1", "train.optimizer.weight_decay: [0, 0.1]"))
-    cells = [arm.name for arm in trial_study(study).arms if arm.name.startswith("momentum~")]
+    cells = [arm.name for arm in trial_study(study, derive_arm).arms if arm.name.startswith("momentum~")]
     assert len(cells) == 6
     assert "momentum~lr=0.01,weight_decay=0.1" in cells
-    assert [a.name for a in trial_study(study).arms if "low-lr" in a.name] == [
+    assert [a.name for a in trial_study(study, derive_arm).arms if "low-lr" in a.name] == [
         "low-lr~weight_decay=0",
         "low-lr~weight_decay=0.1",
     ]
@@ -67,7 +70,7 @@ def test_several_values_are_combined(load):
 def test_arm_without_a_tuned_field_is_refused_before_training(load):
     study = load("arms: {none: {model.mixer: none}}\ntune: {model.mixer.num_heads: [1, 2]}\n")
     with pytest.raises(UserError) as caught:
-        trial_study(study)
+        trial_study(study, derive_arm)
     assert caught.value.problem == "unknown field 'num_heads'"
     assert caught.value.path[:2] == ("tune", "model.mixer.num_heads")
 
@@ -77,7 +80,7 @@ def test_values_are_chosen_on_the_validation_split_whatever_the_primary_metric_i
     """The test split ranks the learning rates in the opposite order."""
     study = load(f"measure: {{primary: {primary}}}\n" + TUNED)
     folder = StudyFolder(open_store(tmp_path / "root"), study.name)
-    trial_runs = resolve_runs(trial_study(study), folder)
+    trial_runs = resolve_runs(trial_study(study, derive_arm), folder)
     for spec in trial_runs:
         rate, run = spec.config.train.optimizer.lr, spec.folder
         metrics = {"val/loss": 1 - rate, "val/accuracy": rate, "test/loss": rate, "test/accuracy": 1 - rate}
@@ -114,9 +117,9 @@ def test_arms_whose_every_trial_diverged_have_no_tuned_arm(load):
     study = load(TUNED)
     entry = {"trials": {"lr=0.01": {"values": {"train.optimizer.lr": 1e-2}}}, "best": "lr=0.01"}
     chosen = {"arms": {"baseline": entry, "momentum": {**entry, "best": None}, "other": entry}}
-    assert rates(tuned_arms(study, chosen)) == {"baseline@tuned": 1e-2, "other@tuned": 1e-2}
+    assert rates(tuned_arms(study, chosen, derive_arm)) == {"baseline@tuned": 1e-2, "other@tuned": 1e-2}
     chosen["arms"]["baseline"] = {**entry, "best": None}
-    assert list(tuned_arms(study, chosen)) == []
+    assert list(tuned_arms(study, chosen, derive_arm)) == []
 
 
 class StopsAtTrials(Callback):

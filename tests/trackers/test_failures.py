@@ -8,7 +8,7 @@ from rich.console import Console
 from tests.small import TINY
 
 from taetpu.study.progress import StudyProgress
-from taetpu.study.run import run
+from taetpu.study.run_file import run
 from taetpu.train.callbacks import Callback, CallbackList
 
 SHORT = TINY.replace("eval_every: 6", "eval_every: 3") + "seeds: 1\n"

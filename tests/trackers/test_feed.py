@@ -73,6 +73,22 @@ def test_restarted_pack_leaves_no_rows_of_its_first_start(followed):
     assert (found["train/loss"], "sample" in found, off) == ({20: 3.0}, False, {})
 
 
+def test_replaced_rows_are_sent_again(followed):
+    """As at the end of a program that reported a step twice: all metrics are stored again, as one segment."""
+    run, trackers, off = followed
+    for start in (0, 10):
+        run.append(start, start + 10, {"loss": ([start + 5, start + 10], [1.0, 2.0])})
+        trackers.follow([run])
+    run.store.delete(f"{run.key}/metrics")
+    run.append(0, 30, {"loss": ([5, 10, 30], [3.0, 4.0, 5.0]), "late": ([5], [6.0])})
+    trackers.follow([run])
+    assert (events(run)["loss"], events(run)["late"]) == ({5: 3.0, 10: 4.0, 30: 5.0}, {5: 6.0})
+    run.finish({"outcome": "finished", "metrics": {"loss": 5.0}})
+    trackers.follow([run])
+    assert events(run)["outcome"] == {30: "finished"}
+    assert off == {}
+
+
 def test_non_finite_numbers_are_shown(followed):
     run, trackers, off = followed
     run.append(0, 10, {"train/loss": ([5, 10], [float("nan"), float("inf")])})

@@ -169,6 +169,25 @@ def test_training_is_that_of_a_run_without_choices(trainer, make, text):
     assert plain.program.evaluated(plain.state, plain.numbers) is plain.state.model
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", [{"data": 2}, {"model": 2}], ids=str)
+def test_divided_runs_choose_as_a_whole_run(trainer, make, text, mesh):
+    config = stopping(text[0], make, patience=2)
+    whole, divided = trainer([config], text[1]), trainer([config], text[1], devices=2, **mesh)
+    for _ in range(6):
+        for run in (whole, divided):
+            run.advance(2)
+        losses, others = choose(whole), choose(divided)
+        for name, loss in losses.items():
+            np.testing.assert_allclose(others[name], loss, rtol=1e-4)
+    ours, theirs = (jax.device_get((run.state.stopped_at, run.state.selection)) for run in (whole, divided))
+    assert ours[0] == theirs[0]
+    assert ours[1]["evaluate"].step == theirs[1]["evaluate"].step
+    best, other = (parameters(run.program.evaluated(run.state, run.numbers)) for run in (whole, divided))
+    for name, array in best.items():
+        np.testing.assert_allclose(other[name], array, rtol=2e-3, atol=1e-4)
+
+
 def test_memory_counts_the_models_that_are_kept(make, text):
     task, source = text
     plain = state_bytes(make(task), source)

@@ -1,6 +1,7 @@
 """A study that grows during a test."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,9 @@ from taetpu.store.study import StudyFolder
 class Growing:
     """A study with two arms and two seeds, whose runs are written by tests."""
 
-    def __init__(self, root: Path, name: str = "toy"):
+    def __init__(self, root: Path, name: str = "toy", **planned: Any):
         self.folder = StudyFolder(open_store(root), name)
-        plan = Plan("val/loss", "min", ("baseline", "other"), (0, 1), (2,)).frozen()
+        plan = Plan("val/loss", "min", ("baseline", "other"), (0, 1), (2,), **planned).frozen()
         study = {"study": name, "base": {"model": {}}, "arms": {"baseline": {}, "other": {"model.dim": 16}}}
         self.folder.write_study({**study, "seeds": [0, 1], "measure": {"primary": "val/loss"}, "plan": plan})
 

@@ -49,6 +49,7 @@ def test_page_follows_the_store(growing, tmp_path, opened) -> None:
         page.wait_for_selector(".chart canvas")
         growing.finish("baseline", 0, 0.25)
         until(page, "document.querySelector('progress').value === 1")
+        until(page, "document.body.innerText.includes('lower is better')")
         page.context.close()
 
 

@@ -110,6 +110,18 @@ def test_effects_come_when_runs_end_and_verdicts_with_the_last(growing: Growing)
     assert {run["status"] for run in page.state["runs"].values()} == {"finished"}
 
 
+def test_the_outcome_and_the_runs_that_reached_it_are_sent(tmp_path) -> None:
+    growing, page = Growing(tmp_path, solved=1.2), Page()
+    for arm, seed, loss in (("baseline", 0, 1.0), ("baseline", 1, 1.3), ("other", 0, 1.5), ("other", 1, 1.6)):
+        growing.finish(arm, seed, loss)
+    feed = Feed(growing.folder)
+    feed.poll()
+    page.take(feed)
+    effects = page.state["effects"]
+    assert "val/loss at most 1.2" in effects["about"]
+    assert [row["runs"] for row in effects["rows"]] == ["2/2, 1 solved", "2/2, 0 solved"]
+
+
 def test_points_lost_by_a_resume_are_removed_from_the_page(growing: Growing) -> None:
     feed, page = Feed(growing.folder), Page()
     growing.train("baseline", 0, 0, 20)

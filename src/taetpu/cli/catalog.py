@@ -131,7 +131,7 @@ def _catalog_fields(path: str, as_json: bool) -> None:
     """Print the field at the given path and its nested fields."""
     from taetpu.core.registry import kinds, slots
     from taetpu.spec.field_paths import find_fields, known_paths, list_fields
-    from taetpu.spec.study_config import StudySpec
+    from taetpu.spec.study_spec import StudySpec
 
     top = path.partition("/")[0].partition(".")[0]
     if top not in (*known_paths(), STUDY) or "/" in path:

@@ -5,11 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from taetpu.cli.options import Spot, StudyOptions, integer, takes_options, to_argv
+from taetpu.cli.program_studies import has_program
 from taetpu.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -76,15 +77,19 @@ def slurm(options: ExportOptions) -> None:
 
     Example: taetpu export slurm study.yaml --shards 8 --root /shared/runs
     """
-    from taetpu.study.loading import load_study
+    from taetpu.study.programs.running import open_folder
     from taetpu.study.scheduler_jobs import slurm_script
 
-    study, root = load_study(options.study, options.sets or []), _shared_root(options.root)
+    is_program = has_program(options.study)
+    study, root = _load(options, is_program), _shared_root(options.root)
+    if is_program:
+        open_folder(study, root)  # refuses a bucket
     file = options.out or Path(f"{study.name}.slurm.sh")
     logs = file.parent / f"{study.name}-slurm"
     _write(file, slurm_script(_share(options, study, root), options.study, logs))
     logs.mkdir(parents=True, exist_ok=True)  # without this folder, Slurm ends tasks silently
-    _print_data(study, shared=True)
+    if not is_program:  # a program says itself which data it reads
+        _print_data(study, shared=True)
     _print_next("sbatch", file, root, study)
 
 
@@ -135,6 +140,9 @@ def _export_to_cloud(
     from taetpu.core.chips import parse_slice
     from taetpu.study.loading import load_study
 
+    if has_program(options.study):
+        problem = "the program and its environment are on this machine, and not on those of this scheduler"
+        raise UserError(problem, path=("program",), file=options.study, remedy="Use `taetpu export slurm`.")
     study = load_study(options.study, options.sets or [])
     check_paths(study)
     base, names = study_files(study, options.study)
@@ -144,6 +152,15 @@ def _export_to_cloud(
     _print_data(study)
     _print_cost(tpu, options)
     _print_next(command, file, root, study)
+
+
+def _load(options: ExportOptions, is_program: bool) -> Any:
+    """Return the study of models or of a program."""
+    from taetpu.spec.programs.loading import load_program_study
+    from taetpu.study.loading import load_study
+
+    load = load_program_study if is_program else load_study
+    return load(options.study, options.sets or [])
 
 
 def _share(options: ExportOptions, study: "Study", root: str) -> "Share":

@@ -31,6 +31,7 @@ COMMANDS = {
     "status": ("status:status", "Show each arm's progress, losses and effect."),
     "list": ("status:list_studies", "List studies with their progress, or runs by settings and dates."),
     "report": ("report_commands:report", "Analyse the stored runs, and write the report and results.json."),
+    "costs": ("costs:costs", "Show what arms cost, as ratios to their baselines."),
     "check": ("report_commands:check", "Check claims about a study."),
     "judge": ("judge:judge", "Judge the arms of a table of results that other programs wrote."),
     "plot": ("report_commands:plot", "Draw a metric of all runs of one or more studies."),

@@ -98,7 +98,7 @@ def _print_model(made: "ImportedModel") -> None:
 def short_model(config: Any) -> dict[str, Any]:
     """Return the data of a `ModelConfig` as in a study file, without fields that have their default."""
     from taetpu.nn.layer_overrides import select_layers
-    from taetpu.spec.preset_study import changed_fields, setting
+    from taetpu.spec.preset_differences import changed_fields, setting
 
     layers = config.resolve().layers
     overrides = {

@@ -19,6 +19,7 @@ from taetpu.cli.plan_tpu import (
     refuse_oversized,
     requested_slices,
 )
+from taetpu.cli.program_studies import has_program, plan_program
 from taetpu.core.errors import UserError
 
 RULE = "rule of thumb"
@@ -101,6 +102,9 @@ def plan(options: PlanOptions) -> None:
     from taetpu.core.jax_setup import prepare_jax
     from taetpu.core.xla_flags import set_flags
 
+    if has_program(options.study):
+        plan_program(options)
+        return
     slices = requested_slices(options.tpu)
     if slices and options.diff is not None:
         problem = "--tpu and --diff cannot be used together, because an arm has the same changes on every machine"
@@ -185,7 +189,7 @@ def _print_plan(planned: dict[str, Any]) -> None:
         print_table(
             [_pack_row(list(packs)) for _, packs in groupby(planned["packs"], key=lambda pack: pack["program"])]
         )
-        for note in _layout_notes(planned["packs"]):
+        for note in _layout_notes(planned["packs"], planned["at_once"]):
             print_text(note)
         typer.echo("")
     _print_work(planned)
@@ -249,6 +253,7 @@ def _notes(planned: dict[str, Any]) -> Iterator[str]:
             yield f"candidates by {goal['minimise']}: {listed}"
         if goal["untrained"]:
             yield f"the search left {plural(goal['untrained'], 'candidate')} untrained"
+    yield from _rungs(planned["ladder"], planned["worth"])
     for name, table in planned["post_hoc"].items():
         yield f"post-hoc ablation {name}: {_tables(table)}"
     yield from describe_starts({arm["name"]: arm["start"] for arm in planned["arms"]})
@@ -262,8 +267,30 @@ def _notes(planned: dict[str, Any]) -> Iterator[str]:
     if planned["at_run"]:
         yield f"matched by time when the study runs: {', '.join(planned['at_run'])}"
     yield from _computed(planned["packs"])
-    if resolved := _resolution(planned["resolution"]):
+    if resolved := describe_resolution(planned["resolution"]):
         yield resolved
+
+
+def _rungs(sizes: Mapping[str, Mapping[str, Any]], worth: str | None) -> Iterator[str]:
+    """Yield the sizes of the rungs of a ladder, and whether their baselines can have a scaling law."""
+    from taetpu.stats.formatting import amount
+
+    listed = [
+        f"{rung} has {amount(size['params'])} parameters, {plural(size['steps'], 'step')}, {amount(size['tokens'])} "
+        f"tokens ({size['tokens'] / size['params']:.3g} per parameter) and {amount(size['flops'])} FLOPs"
+        for rung, size in sizes.items()
+    ]
+    if listed:
+        yield f"ladder: {'; '.join(listed)}"
+    if worth:
+        flops = [size["flops"] for size in sizes.values()]
+        if len({*flops}) < len(flops):
+            yield "worth in compute: no multipliers, because two rungs have the same training FLOPs"
+        else:
+            yield (
+                f"worth in compute: multipliers from a law of the baseline over {len(flops)} rungs, "
+                f"{amount(min(flops))} to {amount(max(flops))} FLOPs"
+            )
 
 
 def _inits(arms: list[dict[str, Any]]) -> Iterator[str]:
@@ -302,7 +329,7 @@ def _computed(packs: list[dict[str, Any]]) -> Iterator[str]:
         yield f"{', '.join(names)}: {line}"
 
 
-def _resolution(analysis: dict[str, Any]) -> str:
+def describe_resolution(analysis: dict[str, Any]) -> str:
     """Return a description of the effects that the study can detect."""
     if "shares" in analysis:
         from taetpu.report.outcome_text import describe_exact_test
@@ -324,14 +351,16 @@ def _resolution(analysis: dict[str, Any]) -> str:
     if analysis["effect"] is None:
         return text
     seeds = "too many seeds to count" if analysis["seeds"] is None else plural(analysis["seeds"], "seed")
-    work = "" if analysis["seeds"] is None else f", {analysis['flops']:.3g} FLOPs"
+    work = "" if analysis["flops"] is None else f", {analysis['flops']:.3g} FLOPs"
     return f"{text}; an effect of {analysis['effect']:g} takes {seeds}{work}"
 
 
-def _layout_notes(packs: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield how the layouts of packs were chosen, and why packs are wider than their runs."""
+def _layout_notes(packs: list[dict[str, Any]], at_once: int) -> Iterator[str]:
+    """Yield how the layouts of packs were chosen, how many train at once, and why packs are wider than their runs."""
     if any(pack["chosen"] == RULE for pack in packs):
         yield "Width and devices follow a rule of thumb; --pack N sets the maximum width."
+    if at_once > 1:
+        yield f"{at_once} packs train side by side, each on separate devices."
     if filled := sorted({(pack["width"] - pack["padding"], pack["width"]) for pack in packs if pack["padding"] > 0}):
         widths = ", ".join(f"{plural(runs, 'run')} in width {width}" for runs, width in filled)
         yield f"The width is a multiple of the number of devices, so copies of a run fill packs: {widths}."

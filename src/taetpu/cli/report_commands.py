@@ -44,14 +44,23 @@ def report(
     if as_json:
         print_json(results)
     else:
-        print_results(results, written)
+        print_results(results, written, costs_of(study, results))
 
 
-def print_results(results: "Results", written: dict[str, str]) -> None:
-    """Print the verdicts, in colour on a terminal, and the report's path."""
+def costs_of(study: "StudyFolder", results: "Results") -> str:
+    """Return the costs of a study's arms as text; "" if they are not known."""
+    from taetpu.report.costs import read_costs, read_measured
+    from taetpu.report.terminal_text import cost_text
+
+    measured = read_measured(study, results)
+    return cost_text(results, read_costs(study, results, measured), measured)
+
+
+def print_results(results: "Results", written: dict[str, str], costs: str = "") -> None:
+    """Print the verdicts, in colour on a terminal, the text of `costs_of`, and the report's path."""
     from taetpu.report.terminal_text import table_text
 
-    print_verdicts(table_text(results))
+    print_verdicts(table_text(results) + (f"\n\n{costs}" if costs else ""))
     print_departures(results["departures"])
     typer.echo(f"\nreport: {written['html']}")
     if "figures" in written:
@@ -71,19 +80,22 @@ def print_verdicts(text: str) -> None:
     Console().print(coloured, soft_wrap=True)
 
 
-def print_next(study: str, run: str, root: str | None, look: str | None = "sample") -> None:
-    """Print commands that look closer at a study: at its curves, and into a trained model.
+def print_next(results: "Results", run: str, root: str | None, look: str | None = "sample") -> None:
+    """Print commands that look closer at a study: at its curves, if any, and into a model.
 
     Args:
-        study: the study's name.
+        results: the content of `results.json`.
         run: the address of a run.
         root: the value of `--root`, or None.
         look: the command of `taetpu lens`; None for none.
     """
+    from taetpu.report.summary import is_untrained
+
     place = "" if root is None else f" --root {shlex.quote(root)}"
-    typer.echo(f"next: taetpu plot {study}{place} -o curves.svg")
-    if look is not None:
-        typer.echo(f"      taetpu lens {look} {run}{place}")
+    commands = [] if is_untrained(results) else [f"taetpu plot {results['study']}{place} -o curves.svg"]
+    commands += [f"taetpu lens {look} {run}{place}"] if look is not None else []
+    for number, command in enumerate(commands):
+        typer.echo(f"{'next:' if number == 0 else '     '} {command}")
 
 
 def _verify(study: "StudyFolder", as_json: bool) -> None:

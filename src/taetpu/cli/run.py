@@ -11,7 +11,8 @@ import typer
 from taetpu.cli.on_tpu import OnTpuOptions, TpuRunOptions, run_on_tpu
 from taetpu.cli.options import AsJson, Root, TrainOptions, integer, takes_options, to_argv
 from taetpu.cli.output import log, plural, print_json
-from taetpu.cli.report_commands import print_next, print_results
+from taetpu.cli.program_studies import has_program, run_program
+from taetpu.cli.report_commands import costs_of, print_next, print_results
 from taetpu.core.errors import Failed, UserError
 
 if TYPE_CHECKING:
@@ -64,6 +65,13 @@ class RunOptions(TpuRunOptions):
     samples: Annotated[
         bool, typer.Option("--samples", help="Also print the texts that the models generate (train.sample) in logs.")
     ] = False
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="For a study with a program: run the baseline's program for seconds, and show which metrics are read.",
+        ),
+    ] = False
     as_json: AsJson = False
 
     def study_arguments(self) -> dict[str, Any]:
@@ -79,6 +87,12 @@ def run(options: RunOptions) -> None:
     Example: taetpu run study.yaml --set train.steps=200
     """
     _check(options)
+    if has_program(options.study):
+        run_program(options)
+        return
+    if options.check:
+        problem = "--check is for studies with a program, and this study trains models"
+        raise UserError(problem, path=("--check",), remedy="Use `taetpu plan`, which checks models.")
     if options.on == "tpu":
         raise typer.Exit(run_on_tpu(options))
     with started(options):
@@ -131,9 +145,10 @@ def train_study(options: RunOptions) -> None:
     """
     from rich.console import Console
 
+    from taetpu.store.addresses import resolve
     from taetpu.study.progress import StudyProgress
-    from taetpu.study.run import run as run_file
-    from taetpu.study.shards import SharesLeft
+    from taetpu.study.run_file import run as run_file
+    from taetpu.study.shares import SharesLeft
 
     try:
         with StudyProgress(Console(stderr=True), options.samples, nodes=options.on == "ray") as progress:
@@ -144,9 +159,9 @@ def train_study(options: RunOptions) -> None:
     if options.as_json:
         print_json(outcome.results)
     else:
-        print_results(outcome.results, outcome.report)
+        print_results(outcome.results, outcome.report, costs_of(resolve(outcome.folder).study, outcome.results))
         if (run := finished_run(outcome.results)) is not None:
-            print_next(outcome.results["study"], run, options.root, progress.look)
+            print_next(outcome.results, run, options.root, progress.look)
     if outcome.refuted:
         wrong = "\n  ".join(outcome.refuted)
         raise Failed(

@@ -10,9 +10,10 @@ from taetpu.cli.addresses import OptionalAddress, resolve_address
 from taetpu.cli.options import AsJson, Root, integer
 from taetpu.cli.output import build_table, print_json, print_table, print_text, wrap
 from taetpu.core.errors import UserError
+from taetpu.core.streams import escape_controls
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from rich.console import Console, Group
     from rich.table import Table
@@ -24,8 +25,10 @@ EVERY = 2.0
 """Seconds between updates of `--watch`."""
 BAR = 16
 """Width of a study's progress bar."""
-APART = ("effect", "ci95", "standing", "places", "diverged")
+APART = ("effect", "ci95", "standing", "places", "value_places", "diverged", "failed")
 """Keys of an arm's row that are not columns of the table."""
+MOST_FAILED = 10
+"""Maximum number of failed attempts that are listed."""
 
 
 def list_studies(
@@ -191,14 +194,23 @@ def _details(study: "StudyProgress", console: "Console") -> "list[Text | Table]"
     for row in rows:
         known, places = row["effect"] is not None, row["places"]
         measured = [name for name in row if name not in APART]
-        cells.append({study.feed.label(name): _rounded(row[name], places) for name in measured})
+        cells.append({study.feed.label(name): _rounded(row[name], row["value_places"]) for name in measured})
         cells[-1]["effect"] = formatting.effect(row["effect"], row["ci95"], places) if known else ""
         judged = formatting.interval(row["ci95"], places) if interim else row["standing"]
         outcome = [judged] if known or (not interim and row["standing"] in VERDICTS) else []
         outcome += [f"{row['diverged']} diverged"] if row["diverged"] else []
         cells[-1]["95 % interval" if interim else "verdict"] = ", ".join(outcome)
-    lines = [Text(wrap(line, hanging=2)) for line in (*sentences, *study.packs())]
+    failed = [_describe_failure(row["arm"], attempt) for row in rows for attempt in row.get("failed", ())]
+    if len(failed) > MOST_FAILED:
+        failed[MOST_FAILED:] = [f"and {len(failed) - MOST_FAILED} more failed attempts"]
+    lines = [Text(wrap(line, hanging=2)) for line in (*sentences, *study.packs(), *failed)]
     return [*lines, build_table(cells, console)]
+
+
+def _describe_failure(arm: str, attempt: "Mapping[str, Any]") -> str:
+    """Return a line about a failed attempt of a program (see `status_model.failed_attempt`)."""
+    where = f"{arm} on seed {attempt['seed']}: attempt {attempt['attempt']}"
+    return escape_controls(f"{where} ended without a result, {attempt['how']}; output: {attempt['log']}")
 
 
 def _rounded(value: Any, places: int) -> Any:

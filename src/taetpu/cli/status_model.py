@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from taetpu.core.errors import UserError
+from taetpu.report.outcome_text import value_places
 from taetpu.report.summary import mean_places, verdict_label
 from taetpu.stats.deviations import awaits_tuned_arms
 from taetpu.stats.load import read_study
@@ -17,6 +18,7 @@ from taetpu.store.addresses import Match
 from taetpu.store.index import find_studies
 from taetpu.store.metrics import progress_metric
 from taetpu.store.runs import RunFolder
+from taetpu.study.programs.run_files import RunFiles
 from taetpu.ui.feed import Feed, RunState
 
 
@@ -36,6 +38,20 @@ class StudyMonitor:
         for feed in self.feeds.values():
             feed.poll()
         return [StudyProgress(feed, self.match) for feed in self.feeds.values()]
+
+
+def failed_attempt(files: RunFiles) -> dict[str, Any] | None:
+    """Return the last attempt of a run of a program if it ended without a result, else None.
+
+    Returns:
+        The `seed`, the number of the `attempt`, `how` it ended, such as `exit code 1`, and the `log` with its output.
+    """
+    attempts = files.attempts()
+    about = files.read(attempts[-1]) if attempts else {}
+    if about.get("outcome", True):  # an attempt that is running, or whose driver was killed, has no outcome
+        return None
+    how = ": ".join(filter(None, (about["how"], about["problem"])))
+    return {"seed": files.run.seed, "attempt": attempts[-1], "how": how, "log": str(files.output(attempts[-1]))}
 
 
 class StudyProgress:
@@ -75,8 +91,8 @@ class StudyProgress:
         """Return a row for each arm, or for the arm that the address names.
 
         A row has the number of runs that have ended, the number that diverged, the smallest step of any
-        run, the means of the last losses, and the effect in the finished runs. For a study that cannot be read, the
-        only row describes the problem.
+        run, the means of the last losses, the effect in the finished runs, and the `failed` attempts if there are any.
+        For a study that cannot be read, the only row describes the problem.
         """
         study, results = self.feed.study, self.feed.results
         if self.feed.problem or results is None:
@@ -101,9 +117,21 @@ class StudyProgress:
                     "ci95": judged[arm]["ci95"],
                     "standing": verdict_label(judged[arm]),
                     "places": mean_places(results),
+                    "value_places": value_places(results, mean_places(results)),
                 }
             )
+            if failed := [attempt for attempt in self.failed.get(arm, ()) if attempt["seed"] in seeds]:
+                rows[-1]["failed"] = failed
         return rows
+
+    @cached_property
+    def failed(self) -> dict[str, list[dict[str, Any]]]:
+        """The failed attempts (see `failed_attempt`) of unfinished runs of a program, by arm."""
+        failed: dict[str, list[dict[str, Any]]] = {}
+        for run in self.folder.runs() if "program" in read_study(self.folder) else ():
+            if not self._state(run).ended and (attempt := failed_attempt(RunFiles(self.folder, run))):
+                failed.setdefault(run.arm, []).append(attempt)
+        return failed
 
     def packs(self) -> list[str]:
         """Return a line for each pack in training, with its step, its speed and, if known, its device utilisation.
@@ -130,8 +158,9 @@ class StudyProgress:
 
 
 def _last_step(run: RunState) -> int:
-    steps, _ = run.series.get("train/loss", ((), ()))
-    return steps[-1] if steps else 0
+    """Return the last step of the training loss; that of all series for a program, which has no such loss."""
+    series = [run.series["train/loss"]] if "train/loss" in run.series else run.series.values()
+    return max((steps[-1] for steps, _ in series if steps), default=0)
 
 
 def _mean_last(runs: Sequence[RunState], name: str) -> float | None:

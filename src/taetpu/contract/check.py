@@ -94,6 +94,7 @@ def check_arms(study: Study, on_progress: Progress = lambda done, total: None) -
     with forbid_changes():
         on_progress(0, len(study.arms))
         contract.check_metrics()
+        contract.check_eval_metrics()
         contract.check_arm(study.arms[0])
         for number, arm in enumerate(study.arms[1:], start=1):
             on_progress(number, len(study.arms))
@@ -265,8 +266,8 @@ class Contract:
             if not isinstance(metric.sites(), tuple | list):
                 problem = f"sites() of metric {name!r} returns {metric.sites()!r}, expected a tuple of names"
                 raise self.baseline.explain(UserError(problem, path=("train", "metrics", name)))
-            if missing := set(metric.sites()) - first.sites:
-                sites = frozenset[str]().union(*(self.of_arm(arm).outline.sites for arm in self.study.arms))
+            if missing := {*metric.sites()} - {*first.sites}:
+                sites = set[str]().union(*(self.of_arm(arm).outline.sites for arm in self.study.arms))
                 for site in sorted(missing - sites):
                     where = ("train", "metrics", name)
                     error = UserError(f"no arm has a site {site!r}", path=where, remedy=suggest(site, sites))
@@ -275,11 +276,44 @@ class Contract:
             with _tracing(arm):
                 _ = self.of_arm(arm).outline.metric_names
         for name, metric in metrics.items():
-            if set(metric.sites()) <= first.sites and not any(
+            if {*metric.sites()} <= {*first.sites} and not any(
                 key.partition("/")[0] == name for key in first.metric_names
             ):
                 where, remedy = ("train", "metrics", name), "Return a number or {name: number}."
                 raise self.baseline.explain(UserError(f"metric {name!r} returns no values", path=where, remedy=remedy))
+
+    def check_eval_metrics(self) -> None:
+        """Raise `UserError` if no arm has the site and layer of a metric on evaluation sets.
+
+        If the metric is the primary metric, all arms must have them.
+        """
+        primary = self.study.measure.primary.partition("/")[2]
+        for name, metric in self.baseline.config.train.eval_metrics.items():
+            if not metric.sites():
+                continue
+            parts = {}
+            for arm in self.study.arms:
+                with _tracing(arm):
+                    parts[arm.name] = metric.parts(self.of_arm(arm).outline.sites)
+            where, about = ("train", "eval_metrics", name), " and ".join(map(repr, metric.sites()))
+            if not any(parts.values()):
+                sites = self.of_arm(self.baseline).outline.sites
+                layers = next((sites[site] for site in metric.sites() if site in sites), None)
+                if layers is None:
+                    error = UserError(f"no arm has the site {about}", remedy=suggest(metric.sites()[0], sites))
+                else:
+                    problem = f"no arm has the site {about} in layer {getattr(metric, 'layer', None)}"
+                    listed = ", ".join(map(str, layers))
+                    error = UserError(problem, remedy=f"Use one of the layers {listed}." if layers else "Remove layer.")
+                raise self.baseline.explain(error.within(*where))
+            end = primary.removeprefix(name)
+            if primary not in (name, f"{name}{end}") or (end and not end.startswith(".")):
+                continue
+            for arm in self.study.arms:
+                if end not in parts[arm.name]:
+                    problem = f"arm {arm.name!r} does not measure {self.study.measure.primary!r}: its model has no "
+                    problem += f"site {about}" + (f" at {end[1:]}" if end else "")
+                    raise arm.explain(UserError(problem, remedy="Use another primary metric, or remove the arm."))
 
     def check_distinct(self, arm: Arm, new: Computation) -> None:
         """Raise `UserError` if an earlier arm has the same program and numbers."""

@@ -156,16 +156,22 @@ class Outline:
     ) -> list[Any]:  # fmt: skip
         """Return all values that a training step, the run's choices and an evaluation compute, except step counters."""
         context = self._context(numbers, seed, arrays)
+        if not self.steps:  # no result depends on training
+            return jax.tree.leaves(self._measured(state, context.config, windows))
         new, metrics = train_step(state, rows, context)
         config = context.config
-        metrics_on_sets, objective = config.train.eval_metrics, default_objective(config.task)
         chosen = ()
         if observers(config.train):
             new, losses = select(new, selected, context)
             chosen = new.selection, new.stopped_at, losses
-        model = evaluated_model(new, config)
-        measured = evaluate(model, windows, dtype=self.dtype, metrics=metrics_on_sets, objective=objective)
+        measured = self._measured(new, config, windows)
         return jax.tree.leaves((partition_trainable(new.model)[0], new.opt, new.mean, metrics, measured, chosen))
+
+    def _measured(self, state: TrainState, config: ResolvedConfig, windows: Batch) -> dict[str, Any]:
+        """Return the sums of an evaluation."""
+        metrics, objective = config.train.eval_metrics, default_objective(config.task)
+        model = evaluated_model(state, config)
+        return evaluate(model, windows, dtype=self.dtype, metrics=metrics, objective=objective)
 
     @property
     def _inputs(self) -> tuple[Any, ...]:
@@ -184,9 +190,9 @@ class Outline:
         return self.structure.task.batch.shapes(self.source.interface, *lead, self.source.seq_len)
 
     @cached_property
-    def sites(self) -> frozenset[str]:
-        """The names of the model's sites."""
-        return frozenset(find_sites(lambda model, tokens: model(tokens), self.state.model, self._windows(1).tokens))
+    def sites(self) -> dict[str, tuple[int, ...]]:
+        """The model's sites with their layers; see `find_sites`."""
+        return find_sites(lambda model, tokens: model(tokens), self.state.model, self._windows(1).tokens)
 
     @cached_property
     def metric_names(self) -> frozenset[str]:

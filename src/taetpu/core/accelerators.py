@@ -60,6 +60,10 @@ def _number(name: str) -> tuple[str, int]:
     return stem, int(name[len(stem) :] or 0)
 
 
+CHOSEN: set[str] = set()
+"""The variables that `default_to_cpu` has set in this process. The programs of users do not inherit them."""
+
+
 def default_to_cpu(dev: Path = DEV, environ: MutableMapping[str, str] = os.environ) -> None:
     """Make jax start on the CPU if this machine has no accelerator.
 
@@ -69,6 +73,8 @@ def default_to_cpu(dev: Path = DEV, environ: MutableMapping[str, str] = os.envir
     chosen = any(name in environ for name in ("JAX_PLATFORMS", "JAX_PLATFORM_NAME"))
     if not (chosen or "jax" in sys.modules or find_accelerators(dev) or (dev / WSL_DEVICE).exists()):
         environ["JAX_PLATFORMS"] = "cpu"
+        if environ is os.environ:
+            CHOSEN.add("JAX_PLATFORMS")
 
 
 def select_device(device: str, dev: Path = DEV, environ: MutableMapping[str, str] = os.environ) -> None:

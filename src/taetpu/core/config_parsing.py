@@ -255,14 +255,16 @@ def _explain(cls: type[Config], first: ErrorDetails, path: KeyPath) -> UserError
     remedy = first.get("ctx", {}).get("remedy") or RIGHT_TYPES.get(first["type"].split("_")[0])
     if first["type"] == "too_short" and where:  # an empty list; the field's description is the remedy
         message, remedy = "must have at least one entry", field_docs(cls)[str(where[0])]
-    if remedy is None and first["type"] == "literal_error":  # the message lists all values
+    if remedy is None and first["type"] == "literal_error":
         values = re.findall(r"'([^']*)'", first.get("ctx", {}).get("expected", ""))
-        remedy = next((f"Did you mean {near!r}?" for near in get_close_matches(str(first["input"]), values, n=1)), None)
+        near = [f"Did you mean {value!r}? " for value in get_close_matches(str(first["input"]), values, n=1)]
+        message, remedy = "", f"{''.join(near)}Use {message.removeprefix('must be ')}."
     bounds = {name: bound for name, bound in first.get("ctx", {}).items() if name in BOUNDS}
     if remedy is None and where and bounds:
         remedy = _instead(cls.model_fields[str(where[0])], bounds)
     given = list(first["input"]) if isinstance(first["input"], tuple) else first["input"]  # as in YAML
-    return UserError(f"{given!r} is not allowed: {message}", path=(*path, *where), remedy=remedy)
+    problem = f"{given!r} is not allowed" + (f": {message}" if message else "")
+    return UserError(problem, path=(*path, *where), remedy=remedy)
 
 
 def _instead(field: FieldInfo, bounds: Mapping[str, Any]) -> str:

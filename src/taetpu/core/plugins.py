@@ -63,6 +63,11 @@ def load_plugins(files: Iterable[Path]) -> tuple[Plugin, ...]:
     return tuple(_load(file.absolute()) for file in files)  # absolute paths are unambiguous in tracebacks
 
 
+def loaded_files() -> tuple[Path, ...]:
+    """Return the files of the loaded plug-ins, in the order in which they were loaded."""
+    return tuple(Path(str(module.__file__)) for module in _modules())
+
+
 def _load(file: Path) -> Plugin:
     try:
         source = file.read_bytes()

@@ -70,7 +70,9 @@ class FunctionTask(Task):
             "decoy": "the best of the tables of token, position and both, counted on the training examples",
             "removed": len(trained) - len(kept),
         }  # fmt: skip
-        return ExampleSource(parts, [], facts, tokenizer=tokenizer)
+        source = ExampleSource(parts, [], facts, tokenizer=tokenizer)
+        source.special_tokens = {"eos_token_id": tokens[END]}
+        return source
 
     def _draw(self, split: str, number: int) -> Example:
         """Return one example.

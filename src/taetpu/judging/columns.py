@@ -20,8 +20,8 @@ from taetpu.judging.cells import (
     place,
     shown,
 )
-from taetpu.judging.records import Items, Record
 from taetpu.judging.selection import select_records
+from taetpu.programs.records import Items, Record
 from taetpu.store.metrics import Series
 
 ARM, SEED = "arm", "seed"

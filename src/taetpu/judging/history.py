@@ -10,7 +10,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.metric_spec import Direction, MetricSpec
 from taetpu.judging.arrangement import Arrangement
 from taetpu.judging.columns import Columns
-from taetpu.judging.records import Record
+from taetpu.programs.records import Record
 from taetpu.stats.analyse import has_verdicts
 from taetpu.stats.load import read_result, read_study
 from taetpu.stats.plan import MIN_SEEDS, RULES, Plan, read_plan

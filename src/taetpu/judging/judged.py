@@ -11,9 +11,9 @@ from taetpu.core.notebook_html import paragraph
 from taetpu.judging.arrangement import arrange, folder_name
 from taetpu.judging.columns import Columns, read_runs
 from taetpu.judging.history import ELSEWHERE, Question, Source, read_earlier
-from taetpu.judging.records import Record
 from taetpu.judging.sources import default_name, read_source
 from taetpu.judging.study_files import replace_study, write_study
+from taetpu.programs.records import Record
 from taetpu.report.build import build_report
 from taetpu.report.opened_study import OpenedStudy
 from taetpu.stats.analyse import analyse

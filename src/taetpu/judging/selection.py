@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from taetpu.core.errors import UserError, suggest
 from taetpu.judging.cells import format_cell, parse_setting
-from taetpu.judging.records import Record
+from taetpu.programs.records import Record
 from taetpu.store.run_filter import OPERATORS, Condition, parse_condition
 
 SHOWN_VALUES = 6

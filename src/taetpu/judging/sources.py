@@ -10,8 +10,8 @@ from typing import Any
 from taetpu.core.errors import UserError
 from taetpu.judging.cells import printable
 from taetpu.judging.history import Source
-from taetpu.judging.records import Record
 from taetpu.judging.table_files import read_bytes, read_table
+from taetpu.programs.records import Record
 
 DATABASES = (".db", ".sqlite")
 """The endings of files that a format of folders may recognise."""
@@ -33,7 +33,7 @@ def read_source(table: Any, kind: str = "", is_log: bool = False) -> tuple[list[
         return _read_frame(table, is_log)
     path = Path(table).expanduser()
     if kind or path.is_dir() or path.suffix.lower() in DATABASES:
-        from taetpu.judging.folders import read_folder
+        from taetpu.programs.folders import read_folder
 
         records = read_folder(path, kind or None)
         sha256 = _digest_records(records)

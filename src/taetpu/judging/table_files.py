@@ -15,7 +15,7 @@ from typing import Any
 from taetpu.core import json_files
 from taetpu.core.errors import ErrorList, UserError
 from taetpu.judging.cells import printable
-from taetpu.judging.records import Record
+from taetpu.programs.records import Record
 from taetpu.store.flat_config import flatten
 
 BYTE_ORDER_MARKS = {

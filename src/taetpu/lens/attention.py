@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -26,6 +27,7 @@ from taetpu.lens.array_files import write_arrays
 from taetpu.lens.opened import OpenedModel
 from taetpu.lens.opening import open_run
 from taetpu.lens.token_texts import visible
+from taetpu.optim.site_statistics import attention_entropy
 
 BATCH_TOKENS = 1024
 """Maximum number of tokens in a batch, because attention weights need much memory."""
@@ -67,12 +69,11 @@ class AttentionMaps:
         """
         rows = []
         for layer, head, pattern in self.each():
-            weights = np.maximum(pattern, 1e-30)
             rows.append(
                 {
                     "layer": layer,
                     "head": head,
-                    "entropy": float(-(pattern * np.log(weights)).sum(-1).mean()),
+                    "entropy": float(attention_entropy(jnp.asarray(pattern)).mean()),
                     "self": float(np.diagonal(pattern).mean()),
                     "previous": _mean(np.diagonal(pattern, -1)),
                     "first": _mean(pattern[1:, 0]),

@@ -14,6 +14,7 @@ from taetpu.lens.opened import OpenedModel
 from taetpu.store.addresses import find_run, find_run_folder
 from taetpu.store.backend import open_store
 from taetpu.store.errors import ADDRESS_FORMS, NotStored
+from taetpu.store.flat_config import SETTINGS
 from taetpu.store.gcs_client import parse_address
 from taetpu.store.runs import RunFolder
 from taetpu.train.model_io import CONFIG, SavedModel, from_files
@@ -100,6 +101,9 @@ def _open_folder(name: str, config: Mapping[str, Any]) -> OpenedModel:
 def open_run_folder(run: RunFolder, step: int | None = None, data_folder: Path = Path()) -> OpenedModel:
     """Return the model of a run; see `open_run`. The plug-ins must be loaded."""
     name = f"{run.study}/{run.arm}/{run.seed}"
+    if SETTINGS in run.config().get("config", {}):
+        problem = "this run is that of a program, whose models taetpu cannot open"
+        raise UserError(problem, file=run.where, remedy="Open the program's files with its own code.")
     if step is not None:
         files, where = run.read_checkpoint(step), f"{run.where}/checkpoints/{step}"
         if not files:

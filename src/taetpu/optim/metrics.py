@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 from pydantic import Field, PositiveInt, model_validator
@@ -20,6 +19,7 @@ from taetpu.data.base import Batch
 from taetpu.nn.lm import LM
 from taetpu.nn.named_arrays import named_parameters
 from taetpu.optim.metric_component import MetricComponent
+from taetpu.optim.site_statistics import attention_entropy
 
 Scalar = Float[Array, ""]
 
@@ -177,7 +177,7 @@ class AttentionEntropy(Metric):
         """Return the metric's values by name."""
 
         def entropy(pattern: Array) -> Array:
-            return jax.scipy.special.entr(pattern.astype(jnp.float32)).sum(-1).mean((1, 2, 3))
+            return attention_entropy(pattern).mean((1, 2, 3))
 
         return seen.over_layers("mixer.pattern", entropy)
 

@@ -10,7 +10,8 @@ from taetpu.report.curve_charts import fill_spec
 from taetpu.report.inputs import Inputs, read_inputs
 from taetpu.report.page import chart_data, render_page
 from taetpu.report.text_formats import arms_csv, latex_table, markdown, runs_csv
-from taetpu.stats.results import Results, read_results
+from taetpu.stats.load import require_results
+from taetpu.stats.results import Results
 from taetpu.store.study import StudyFolder
 
 
@@ -31,10 +32,7 @@ def build_report(folder: StudyFolder, figures: str = "") -> dict[str, str]:
     """
     if figures and figures not in FIGURES:
         raise UserError(f"unknown figure format {figures!r}", path=("figures",), remedy=f"Use {', '.join(FIGURES)}.")
-    results = read_results(folder)
-    if results is None:
-        remedy = "Run the study first with `taetpu run STUDY`."
-        raise UserError(f"study {folder.name!r} has no results", file=folder.where, remedy=remedy)
+    results = require_results(folder)
     inputs = read_inputs(folder, results)
     written = {
         "html": folder.write_report("index.html", render_page(results, inputs).encode()),

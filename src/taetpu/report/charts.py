@@ -8,11 +8,11 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from taetpu.report import summary
+from taetpu.report import rungs, summary
 from taetpu.report.judged import noise_band
 from taetpu.report.short_names import shorten_names
 from taetpu.report.verdict_style import COLOURS, DARK, LIGHT, SHAPES
-from taetpu.stats.formatting import fixed_places
+from taetpu.stats.formatting import fixed_places, number
 from taetpu.stats.load import COMPLETED
 from taetpu.stats.plan import describe_metric
 from taetpu.stats.results import Arm, Results
@@ -98,6 +98,11 @@ def forest_plot(results: Results) -> Spec | None:
     arms = [arm for arm in results["arms"] if arm["against"]]
     if not arms:
         return None
+    effects = {arm["name"]: summary.format_effect(arm, results) for arm in arms}
+    if rungs.mixes_metrics(results):
+        results = rungs.in_noise(results)
+        arms = [arm for arm in results["arms"] if arm["against"]]
+        effects = {arm["name"]: number(arm["effect"], 1, sign=True) for arm in arms}
     rows, seeds = [_forest_row(arm) for arm in arms], _differences(results)
     values = [row[end] for row in rows for end in ("effect", "low", "high") if row[end] is not None]
     values += [seed["difference"] for seed in seeds]
@@ -110,7 +115,7 @@ def forest_plot(results: Results) -> Spec | None:
     row = max(LEAST_ROW, min(ROW, TALL // len(arms)))
     dots = _seed_dots(seeds, y, summary.mean_places(results), offset=round(0.27 * row))
     layers = [
-        *_names(rows, y, order, results),
+        *_names(rows, y, order, effects),
         *_reference(results),
         *_directions(results["direction"]),
         *_estimates(rows, x, y),
@@ -120,9 +125,8 @@ def forest_plot(results: Results) -> Spec | None:
     return responsive_spec(drawn.properties(height=row * len(arms), padding={"top": 22, **dict.fromkeys(SIDES, 5)}))
 
 
-def _names(rows: list[dict[str, Any]], y: alt.Y, order: Sequence[str], results: Results) -> list[alt.Chart]:
+def _names(rows: list[dict[str, Any]], y: alt.Y, order: Sequence[str], effects: Mapping[str, str]) -> list[alt.Chart]:
     """Return invisible layers whose axes are the names on the left and the effects on the right."""
-    effects = {arm["name"]: summary.format_effect(arm, results) for arm in results["arms"]}
     values = alt.Axis(orient="right", ticks=False, domain=False, labelExpr=f"{json.dumps(effects)}[datum.value]")
     base = chart(rows).mark_point(opacity=0, style="zero")
     return [base.encode(y=y.copy().axis(axis)) for axis in (named_axis(order, labelPadding=8), values)]
@@ -130,6 +134,8 @@ def _names(rows: list[dict[str, Any]], y: alt.Y, order: Sequence[str], results: 
 
 def _forest_title(results: Results, logarithmic: bool) -> list[str]:
     lines = [describe_metric(results["plan"]).title, "arm minus baseline"]
+    if rungs.mixes_metrics(results):
+        lines = ["improvement over the task's baseline", "standard deviations of a run's noise"]
     return [*lines, LOGARITHMIC] if logarithmic else lines
 
 

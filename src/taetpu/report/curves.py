@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from taetpu.core.metric_spec import MetricSpec
 from taetpu.report.judged import is_paired
+from taetpu.report.summary import is_untrained
 from taetpu.stats.plan import describe_metric
 from taetpu.stats.results import Results
 from taetpu.store.metrics import Series, curve_metric
@@ -67,7 +68,8 @@ def read_curves(folder: StudyFolder, results: Results) -> list[Curves]:
         UserError: If a metrics file is damaged.
     """
     wanted = list(dict.fromkeys([results["primary"], "val/loss", "train/loss"]))
-    least = 2 if "judged" in results else 1  # a table without steps has one value for each run
+    # Tables without steps, and models before training, have one value for each run.
+    least = 2 if "judged" in results or is_untrained(results) else 1
     by_metric: dict[str, dict[str, dict[int, Series]]] = {}
     for arm in results["arms"]:
         for run in arm["runs"]:

@@ -1,6 +1,9 @@
 """Charts for designs and costs: tradeoffs, effects over scales, and interactions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from copy import deepcopy
+from functools import cache
+from itertools import permutations
 from typing import Any
 
 import altair as alt
@@ -9,20 +12,22 @@ from taetpu.report import factors, rungs, summary
 from taetpu.report.charts import Spec, chart, named_axis, responsive_spec, verdict_colour, verdict_shape
 from taetpu.report.components import CHART, components_chart, examined_parts
 from taetpu.report.designs import heatmap_name
-from taetpu.report.frontier import frontiers
-from taetpu.report.goal import CHART as GOAL_CHART
-from taetpu.report.goal_chart import goal_chart
+from taetpu.report.frontier import column_title, front_columns, front_points, frontiers
+from taetpu.report.goal_chart import goal_charts
 from taetpu.report.item_charts import item_score_chart
 from taetpu.report.item_scores import chart_name, charted_scores
 from taetpu.report.point_labels import REACH, SIDES, place_labels
-from taetpu.report.repeats import HEATMAP, PROFILES, score_differences
+from taetpu.report.repeats import ELSEWHERE, HEATMAP, PROFILES, across_cells, score_differences
+from taetpu.report.rungs import in_order
 from taetpu.report.short_names import shorten_names
 from taetpu.report.summary import Costs
 from taetpu.report.verdict_style import MARKS
+from taetpu.report.worth_chart import worth_charts
 from taetpu.stats import formatting
 from taetpu.stats.formatting import fixed_places
+from taetpu.stats.ladder_results import LadderArm
 from taetpu.stats.plan import describe_metric
-from taetpu.stats.results import LadderArm, Results, TasksDesign, Term
+from taetpu.stats.results import Results, TasksDesign, Term
 
 HEIGHT, TRADEOFF_HEIGHT = 150, 230
 PLOT_WIDTH = 240
@@ -31,6 +36,8 @@ FACTOR, POINT = 17, 22
 """Maximum number of characters in a factor's label in the heatmap, and in an arm's label in the tradeoff chart."""
 CELL = 48
 """Height of a row in the heatmap, in pixels."""
+LEVEL_LABELS = 50
+"""Number of characters from which on the labels below the heatmap are slanted."""
 DARK_CELL = 0.75
 """Share of the largest effect from which a cell needs bright text on a light page."""
 
@@ -42,16 +49,20 @@ def draw_panels(results: Results, measured: Costs) -> dict[str, Spec]:
     panels = {title: tradeoff_chart(points, title, metric, places) for title, points in costs.items()}
     designs = results["designs"]
     panels |= {chart_name(score): item_score_chart(score) for score in charted_scores(results)}
-    if goal := goal_chart(results):
-        panels[GOAL_CHART] = goal
+    panels |= goal_charts(results)
+    panels |= worth_charts(results)
     if examined_parts(results):
         panels[CHART] = components_chart(results)
     if "ladder" in designs:
         panels |= {f"ladder {name}": ladder_chart(results, arm) for name, arm in designs["ladder"]["arms"].items()}
     if tasks := designs.get("tasks"):
-        names, columns = [name for name, entry in tasks["arms"].items() if entry["pooled"]], tasks["rungs"]
+        names = [name for name, entry in in_order(results, tasks["arms"]) if entry["pooled"]]
+        columns = tasks["rungs"]
         panels[HEATMAP] = heatmap([*score_differences(tasks)], columns, names, "max")
         panels[PROFILES] = profiles_chart(tasks)
+    if across := designs.get("across"):
+        names, cells = [name for name, _ in in_order(results, across["arms"])], [*across_cells(results, across)]
+        panels[ELSEWHERE] = heatmap(cells, across["rungs"], names, results["direction"])
     for rung, entry in designs["factorial"]["scales"].items() if "factorial" in designs else ():
         if known := factors.single_effects(entry["terms"]):
             panels[heatmap_name(rung)] = interaction_heatmap(known, results["direction"], places)
@@ -74,6 +85,8 @@ def heatmap(cells: list[dict[str, Any]], columns: list[str], rows: list[str], di
     most = max((abs(cell["effect"]) for cell in cells), default=1.0) or 1.0
     colours = alt.Scale(domain=[-most, 0, most], range="diverging", reverse=direction != "min", interpolate="rgb")
     across, down = (named_axis(names, FACTOR, labelAngle=0) for names in (columns, rows))
+    if len(columns) * min(FACTOR, max(map(len, columns), default=0)) > LEVEL_LABELS:
+        across = named_axis(columns, FACTOR, labelAngle=-35, labelAlign="right")
     base = chart(cells).encode(
         x=alt.X("column:N", sort=columns, title=None, axis=across), y=alt.Y("row:N", sort=rows, title=None, axis=down)
     )
@@ -111,16 +124,52 @@ def tradeoff_chart(points: list[dict[str, Any]], title: str, metric: str, places
 
     Points are labelled as far as there is room: first the Pareto front, then arms with a verdict.
     """
+    rows = _labelled(points)
+    return _tradeoff(chart(rows), title, metric, {row["side"] for row in rows}, f".{places}f")
+
+
+def frontier_charts(results: Results, measured: Costs) -> dict[str, Spec]:
+    """Return a `tradeoff_chart` of every two columns, in both orders, by their names: `params val/loss`.
+
+    The first column is on the horizontal axis.
+    """
+    titles = {name: column_title(name, results) for name in front_columns(results, measured)}
+    return {
+        f"{x} {y}": _fill(_labelled(front_points(results, measured, x, y)), titles[x], titles[y])
+        for x, y in permutations(titles, 2)
+    }
+
+
+@cache
+def _blank(sides: frozenset[str]) -> Spec:
+    """Return a chart of `_tradeoff` without points. Building the chart of every two columns would take seconds."""
+    return _tradeoff(alt.Chart(alt.NamedData("points")), "", "", sides, ".4~s")
+
+
+def _fill(rows: list[dict[str, Any]], x: str, y: str) -> Spec:
+    """Return a chart of `_tradeoff` with labelled points and titles."""
+    spec = deepcopy(_blank(frozenset(row["side"] for row in rows)))
+    for layer in spec["layer"]:
+        layer["encoding"]["x"]["title"], layer["encoding"]["y"]["title"] = x, y
+        for tip in layer["encoding"].get("tooltip", ()):
+            tip["title"] = {"cost": x, "mean": y}.get(tip["field"], tip["field"])
+    return {**spec, "datasets": {"points": rows}}
+
+
+def _labelled(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    names = shorten_names([point["arm"] for point in points], POINT)
+    order = sorted(range(len(points)), key=lambda i: _label_rank(points[i]))
+    sides = place_labels([(p["cost"], p["mean"]) for p in points], names, order, (PLOT_WIDTH, TRADEOFF_HEIGHT))
+    return [{**point, "label": name, "side": side} for point, name, side in zip(points, names, sides, strict=True)]
+
+
+def _tradeoff(data: alt.Chart, title: str, metric: str, sides: Collection[str], decimals: str) -> Spec:
     x = alt.X("cost:Q", title=title, scale=alt.Scale(zero=False, nice=False, padding=24),
               axis=alt.Axis(format=".4~s", tickCount=4, grid=False))  # fmt: skip
     axis = alt.Axis(tickCount=5, domain=False, ticks=False)
     y = alt.Y("mean:Q", title=metric, scale=alt.Scale(zero=False, padding=24), axis=axis)
-    names = shorten_names([point["arm"] for point in points], POINT)
-    order = sorted(range(len(points)), key=lambda i: _label_rank(points[i]))
-    sides = place_labels([(p["cost"], p["mean"]) for p in points], names, order, (PLOT_WIDTH, TRADEOFF_HEIGHT))
-    rows = [{**point, "label": name, "side": side} for point, name, side in zip(points, names, sides, strict=True)]
-    base = chart(rows).encode(x=x, y=y)
-    mean = alt.Tooltip("mean:Q", format=f".{places}f")
+    base = data.encode(x=x, y=y)
+    mean = alt.Tooltip("mean:Q", format=decimals)
     tip = [alt.Tooltip("arm:N"), alt.Tooltip("cost:Q", format=".4~s"), mean, "verdict:N"]
     dots = base.mark_point(filled=True, size=80, opacity=0.9)
     labels = [

@@ -6,14 +6,18 @@ from taetpu.report import factors, rungs, summary
 from taetpu.report.components import components_section
 from taetpu.report.repeats import across_section, tasks_section
 from taetpu.report.section_types import Section, Table
+from taetpu.report.worth import worth_section
 from taetpu.stats import formatting
 from taetpu.stats.deviations import tuning_metric
 from taetpu.stats.ladder import Measure, size_measure
+from taetpu.stats.ladder_results import ArmTrend, Ladder
 from taetpu.stats.plan import describe_metric
-from taetpu.stats.results import Arm, ArmTrend, Factorial, FactorialScale, Ladder, Parts, Results
+from taetpu.stats.results import Arm, BothWays, Factorial, FactorialScale, Parts, Results
 from taetpu.store.frozen_study import OneByOne, TunedArm, Tuning
 
 ONE_BY_ONE: Mapping[OneByOne, str] = {"leave_one_out": "removed", "add_one_in": "added"}
+WAYS = ("part", "alone", "last", "change", "95 % interval", "Holm p", "last is")
+"""The columns of `both_ways`."""
 COMPUTE_OPTIMAL = (
     "About 20 tokens per parameter are compute-optimal (Hoffmann et al. 2022). Effects in models trained on far fewer "
     "tokens may not transfer."
@@ -33,6 +37,7 @@ def design_sections(results: Results) -> Iterator[Section]:
     if "factorial" in designs:
         yield _factorial_section(results, designs["factorial"])
     if "ladder" in designs:
+        yield worth_section(results)
         yield _ladder_section(results, designs["ladder"])
     if "tasks" in designs:
         yield tasks_section(results, designs["tasks"])
@@ -51,23 +56,50 @@ def _parts_section(results: Results, parts: Parts, done: str) -> Section:
         "the sum of the single effects. An excess other than 0 means that parts substitute for or depend on each other."
     )
     columns = ("all parts", "parts", "effect of all", "sum of single effects", "excess", "95 % interval", "p")
-    return Section(f"Parts {done} one by one", lead, [Table(columns, [*joint_effects(parts, results)])])
+    tables = [Table(columns, [*joint_effects(parts, results)])]
+    if "both_ways" in parts:
+        lead += (
+            f" An effect is that of a part {done} alone, to the baseline, or last, when all others have been {done}. "
+            "The change, last minus alone, is the interaction of the part with all others. If it is significant, the "
+            "last column says whether the effect is weaker or stronger than alone, or has the opposite sign."
+        )
+        tables.append(Table(WAYS, [*both_ways(parts, results)]))
+    return Section(f"Parts {done} one by one", lead, tables)
 
 
 def joint_effects(parts: Parts, results: Results) -> Iterator[list[str]]:
     """Yield a row for each arm of all parts, as text.
 
-    A row has the arm, the number of parts, the effect of all, the sum of the single effects, the excess, its interval
-    and its p-value.
+    A row has the arm, the number of parts (with `last` if the effect of each is that of the last change), the effect of
+    all, the sum of the single effects, the excess, its interval and its p-value.
     """
     effects = {arm["name"]: arm["effect"] for arm in results["arms"]}
-    for entry in filter(None, parts["scales"].values()):
+    for entry in filter(None, [*parts["scales"].values(), parts.get("last")]):
+        last = " last" if entry is parts.get("last") else ""
         whole, excess = effects[entry["arm"]], entry["excess"]
         if whole is not None and excess is not None:
             places = formatting.effect_places(excess, entry["ci95"], summary.mean_places(results))
             figures = [formatting.number(value, places, sign=True) for value in (whole, whole - excess, excess)]
             interval, p = summary.format_interval(entry["ci95"], results), formatting.p_value(entry["p"])
-            yield [entry["arm"], str(len(entry["parts"])), *figures, interval, p]
+            yield [entry["arm"], f"{len(entry['parts'])}{last}", *figures, interval, p]
+
+
+def both_ways(parts: Parts, results: Results) -> Iterator[list[str]]:
+    """Yield a row of `WAYS` for each part, as text, by the size of the interaction."""
+    for row in sorted(parts.get("both_ways", ()), key=lambda row: -abs(row["difference"] or 0.0)):
+        places = formatting.effect_places(row["difference"], row["ci95"], summary.mean_places(results))
+        figures = [formatting.number(row[key], places, sign=True) for key in ("alone", "last", "difference")]
+        interval, p = summary.format_interval(row["ci95"], results), formatting.p_value(row["p_holm"])
+        significant = row["p_holm"] is not None and row["p_holm"] < results["alpha"]
+        yield [row["part"], *figures, interval, p, _compare_last(row) if significant else "-"]
+
+
+def _compare_last(row: BothWays) -> str:
+    """Return how the effect of a part that changes last differs from its effect alone."""
+    alone, last = row["alone"] or 0.0, row["last"] or 0.0
+    if alone * last < 0:
+        return "opposite"
+    return "weaker" if abs(last) < abs(alone) else "stronger"
 
 
 # --- factorial -------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from typing import Any
 import altair as alt
 
 from taetpu.report.charts import Spec, chart, responsive_spec, verdict_colour
-from taetpu.report.goal import cost_title, with_means
+from taetpu.report.goal import OVER, charted, cost_title, with_means
 from taetpu.report.short_names import shorten_names
 from taetpu.stats.goal_results import GoalAnswer, GoalCandidate
 from taetpu.stats.plan import describe_metric
@@ -19,18 +19,24 @@ LOG_FROM = 8.0
 """Ratio of the largest to the smallest cost from which on the axis is logarithmic."""
 
 
-def goal_chart(results: Results) -> Spec | None:
-    """Return the chart of each candidate's mean over its cost, with the threshold; None if nothing is trained."""
-    if "goal" not in results or not (shown := with_means(results["goal"])):
-        return None
-    answer = results["goal"]
+def goal_charts(results: Results) -> dict[str, Spec]:
+    """Return the charts of each candidate's mean over its cost, with the threshold; one for each task of the goal."""
+    charts: dict[str, Spec] = {}
+    for name, title, answer in charted(results):
+        if shown := with_means(answer):
+            plain = "tasks" not in answer
+            words = describe_metric(results["plan"], answer["metric"]).title if plain else title.removesuffix(OVER)
+            charts[name] = _goal_chart(answer, shown, words)
+    return charts
+
+
+def _goal_chart(answer: GoalAnswer, shown: list[GoalCandidate], title: str) -> Spec:
     rows = _rows(answer, shown)
     spread = [row["cost"] for row in rows]
     kind = "log" if min(spread) > 0 and max(spread) / min(spread) >= LOG_FROM else "linear"
     x = alt.X("cost:Q", title=cost_title(answer["minimise"]),
               scale=alt.Scale(type=kind, zero=False, nice=False, padding=24),
               axis=alt.Axis(format=".3~s", tickCount=4, grid=False))  # fmt: skip
-    title = describe_metric(results["plan"], answer["metric"]).title
     y = alt.Y("mean:Q", title=title, scale=alt.Scale(zero=False, padding=24),
               axis=alt.Axis(tickCount=5, domain=False, ticks=False))  # fmt: skip
     base = chart(rows).encode(x=x, tooltip=[
@@ -44,8 +50,8 @@ def goal_chart(results: Results) -> Spec | None:
         base.mark_point(filled=True, size=90, opacity=1).encode(
             y=y,
             color=verdict_colour(),
-            shape=alt.Shape("decided:N", scale=alt.Scale(domain=decided, range=shapes), title=None,
-                            legend=alt.Legend(orient="top")),
+            shape=alt.Shape("decided:N", scale=alt.Scale(domain=decided, range=shapes),
+                            title="all tasks" if "tasks" in answer else None, legend=alt.Legend(orient="top")),
         ),
         *(
             base.transform_filter(f"datum.label_at === '{align}'")

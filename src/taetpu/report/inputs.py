@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from taetpu.report import evaluation_text, overview, summary
+from taetpu.report.costs import NOT_MEASURED, Measured, read_costs, read_measured
 from taetpu.report.curves import Curves, read_curves
-from taetpu.report.frontier import read_costs
 from taetpu.report.judged import block_label, block_noun, is_paired
-from taetpu.report.position_curves import PositionCurves, read_position_curves
+from taetpu.report.place_curves import PlaceCurves, read_place_curves
 from taetpu.report.priors import Prior, find_priors
 from taetpu.report.provenance import Facts, read_provenance
 from taetpu.report.section_types import Table
@@ -63,8 +63,9 @@ class Inputs:
     """Inputs of a report besides the results."""
 
     costs: Costs = field(default_factory=dict)
+    measured: Measured = NOT_MEASURED
     curves: Sequence[Curves] = ()
-    positions: Sequence[PositionCurves] = ()
+    places: Sequence[PlaceCurves] = ()
     arms: Sequence[ArmDetails] = ()
     provenance: Sequence[tuple[str, Facts]] = ()
     """Groups of facts on the study's data, software and machines, each with its title."""
@@ -89,10 +90,12 @@ def read_inputs(folder: StudyFolder, results: Results) -> Inputs:
     settings = {arm: read_settings(ended[0]) for arm, ended in runs.items() if ended}
     facts = {arm: (ended[0].result() or {}).get("environment", {}) for arm, ended in runs.items() if ended}
     data = {arm: about.get("data", {}) for arm, about in facts.items()}
+    measured = read_measured(folder, results)
     return Inputs(
-        costs=read_costs(folder, results),
+        costs=read_costs(folder, results, measured),
+        measured=measured,
         curves=read_curves(folder, results),
-        positions=read_position_curves(folder, results),
+        places=read_place_curves(folder, results),
         arms=[_arm_details(arm, results, runs[arm["name"]], settings) for arm in results["arms"]],
         provenance=read_provenance(results, [run for ended in runs.values() for run in ended]),
         trained=[

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
+from taetpu.report.rungs import mixes_metrics
 from taetpu.report.section_types import Section, Table
 from taetpu.stats import formatting
 from taetpu.stats.load import OUTCOMES
@@ -55,6 +56,8 @@ def noise_band(results: Results) -> tuple[float | None, str]:
     table = results.get("judged")
     if table is not None and table["block"]:
         return results["model"]["residual_sd"], "a run within its block"
+    if mixes_metrics(results):
+        return 1.0, "a run's noise"
     return results["noise_floor"]["sd"], f"the baseline across {block_noun(results)}s"
 
 

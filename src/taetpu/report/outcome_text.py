@@ -6,6 +6,8 @@ from typing import Any
 from taetpu.stats import formatting
 from taetpu.stats.results import Arm, Results
 
+VALUE_PLACES = 4
+
 
 def is_timed(results: Results) -> bool:
     """Return whether arms are compared by the time to a value."""
@@ -15,6 +17,14 @@ def is_timed(results: Results) -> bool:
 def has_outcome(results: Results) -> bool:
     """Return whether arms are compared by an outcome other than the primary metric itself."""
     return is_timed(results) or "solved" in results["plan"]
+
+
+def value_places(results: Results, places: int) -> int:
+    """Return the decimal places of the primary metric's values, where `places` are those of what arms are compared by.
+
+    Steps to a value have no decimal places, but the losses that lead there have.
+    """
+    return VALUE_PLACES if has_outcome(results) else places
 
 
 def format_mean(arm: Arm, results: Results, places: int) -> str:
@@ -43,7 +53,7 @@ def describe_exact_test(shares: Mapping[str, Any]) -> str:
     """Return a note for `taetpu plan` on the p-values that the exact test of shares can reach.
 
     Args:
-        shares: the entry `shares` of `study.preview.resolution`.
+        shares: the entry `shares` of `study.resolution.resolution`.
     """
     seeds, arms, least, needed = (shares[name] for name in ("seeds", "arms", "smallest_p", "needed"))
     if least is None:

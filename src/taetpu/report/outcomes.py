@@ -50,9 +50,10 @@ def _time_section(results: Results) -> Section:
         rows.append([arm["name"], f"{reached} of {len(arm['runs'])}", mean, median, formatting.amount(horizon), test])
     plan = results["plan"]
     unit, every = COSTS[plan.get("by", "steps")], plan.get("eval_every")
+    often = "when the program reports it" if every is None else f"every {every} steps"
     lead = (
         f"A run arrives at the first evaluation at which {results['primary']} has reached {plan.get('reach'):g}; there "
-        f"is one every {every} steps. Verdicts compare restricted mean times: a run that does not arrive, because "
+        f"is one {often}. Verdicts compare restricted mean times: a run that does not arrive, because "
         "training ends, it stops or it diverges, counts with the horizon. The log-rank test of an arm and its baseline "
         "is for comparison: it ignores that seeds are shared, and is not corrected."
     )

@@ -1,6 +1,7 @@
 """Overview of a study: the training setup and cost, effects sorted by size, limitations, and a reading guide."""
 
 import math
+import shlex
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -29,10 +30,15 @@ POOLED = (
     "The remaining noise is pooled over arms, so most intervals have the same width. An arm that seems noisier than "
     "the others (F-test at 15 %) is tested with its own noise."
 )
+SHARED_START = (
+    "Arms with the same seed have the same initial weights, except where the change affects them, and are evaluated on "
+    "the same data."
+)
 SHARED = (
     "Arms with the same seed see the same data in the same order and start from the same weights, except where the "
     "change affects them."
 )
+SHARED_BY_PROGRAM = "Runs with the same seed are compared. What they share beside the seed depends on the program."
 OTHER_SIZE = 0.1
 """Relative difference in parameter count above which an arm's size counts as different from its baseline's size."""
 
@@ -80,6 +86,12 @@ def describe_training(results: Results, folder: StudyFolder, baseline: Mapping[s
         baseline: the baseline's settings by path.
     """
     base = results["arms"][0]
+    training = {
+        "batch size": baseline.get("train.batch_size"),
+        "tokens": formatting.amount(base["tokens"]) if base["tokens"] else None,
+        "optimizer": baseline.get("train.optimizer.kind"),
+        "learning rate": baseline.get("train.optimizer.lr"),
+    }
     what = {
         "data": " ".join(str(baseline[path]) for path in ("task.kind", "task.source") if baseline.get(path)),
         "tokenizer": baseline.get("task.tokenizer.kind"),
@@ -89,12 +101,11 @@ def describe_training(results: Results, folder: StudyFolder, baseline: Mapping[s
         "parameters": formatting.amount(base["params"]) if base["params"] else None,
         "context": baseline.get("task.seq_len"),
         "steps": baseline.get("train.steps"),
-        "batch size": baseline.get("train.batch_size"),
-        "tokens": formatting.amount(base["tokens"]) if base["tokens"] else None,
-        "optimizer": baseline.get("train.optimizer.kind"),
-        "learning rate": baseline.get("train.optimizer.lr"),
+        **({} if summary.is_untrained(results) else training),
     }
     facts = ", ".join(f"{name} {value}" for name, value in what.items() if value not in (None, ""))
+    if (program := results.get("program")) is not None:
+        return [f"Program: {shlex.join(program['command'])}.", _describe_cost(results, folder)]
     return [
         *([f"Baseline: {facts}."] if facts else []),
         *(describe_source(results) or [_describe_cost(results, folder)]),
@@ -170,21 +181,26 @@ def describe_excess(results: Results, data: Mapping[str, Any]) -> list[str]:
 
 def study_limits(results: Results) -> list[str]:
     """Return sentences on the limitations of the study's designs and training."""
-    arms = [arm for arm in results["arms"] if arm["against"]]
+    arms, untrained = [arm for arm in results["arms"] if arm["against"]], summary.is_untrained(results)
     limits = list(results["designs"]["limits"])
     if len(arms) > 1:
         what = "the baseline" if len({arm["against"] for arm in arms}) == 1 else "their baselines"
         limits.append(f"Arms were compared with {what}, not with each other, so their ranking was not tested.")
     limits += judged_limits(results)
-    if arms and not results["tuning"] and "judged" not in results:
+    if arms and not results["tuning"] and "judged" not in results and not untrained:
         limits.append("No arm was tuned, so other training settings may suit an arm better (see `tune`).")
     sizes = {arm["name"]: _size_difference(results, arm) for arm in arms}
     others = [f"{name} ({share:+.0%})" for name, share in sizes.items() if abs(share) > OTHER_SIZE]
     if others and not any(map(summary.matched_to, arms)):
-        text = "The effects of these arms include the change in size. Use `match: params` to separate the two"
-        limits.append(f"Arms whose parameter count differs from the baseline's: {', '.join(others)}. {text}.")
+        text = "The effects of these arms include the change in size."
+        text += "" if untrained else " Use `match: params` to separate the two."
+        limits.append(f"Arms whose parameter count differs from the baseline's: {', '.join(others)}. {text}")
     if arms:
-        limits.append("Effects may grow, shrink or reverse with longer training, other data or other model sizes.")
+        limits.append(
+            "Nothing was trained. Effects on trained models, with other data or other model sizes may differ."
+            if untrained
+            else "Effects may grow, shrink or reverse with longer training, other data or other model sizes."
+        )
     return limits
 
 
@@ -202,12 +218,15 @@ def reading_guide(results: Results) -> list[str]:
     corrected = f"{arms} comparison{'' if arms == 1 else 's'}"
     corrected += f" and {len(planned)} planned analyses" if len(planned) > 1 else ""
     metric = describe_metric(results["plan"])
-    shared = SHARED if "judged" not in results else judged_blocks(results)
+    shared = SHARED_START if summary.is_untrained(results) else SHARED
+    shared = SHARED_BY_PROGRAM if "program" in results else shared
+    shared = judged_blocks(results) if "judged" in results else shared
     effect = removed_effect(results)
     removed = f" The effect of the {effect} is removed before arms are compared." if effect else ""
     solved = "solved" in results["plan"]
     guide = [
         summary.describe_noise(results),
+        *filter(None, [summary.describe_repeat(results)]),
         "The exact test takes runs as independent. Shared seeds make it more conservative."
         if solved
         else f"{shared}{removed} {WEIGHED if summary.is_weighed(results) else POOLED}",

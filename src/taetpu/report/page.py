@@ -19,9 +19,10 @@ from taetpu.report.chart_files import vega_bundle
 from taetpu.report.inputs import Inputs
 from taetpu.report.judged import noise_band
 from taetpu.report.outcomes import ARRIVALS, arrival_chart
-from taetpu.report.position_curves import position_chart
+from taetpu.report.place_curves import place_chart
 from taetpu.report.post_hoc import post_hoc_charts
 from taetpu.report.prose_html import cell_html, prose_html
+from taetpu.report.rungs import mixes_metrics
 from taetpu.report.sections import build_sections
 from taetpu.report.verdict_style import DARK, LIGHT, MARKS, VERDICTS, verdict_css
 from taetpu.stats.results import Results
@@ -33,6 +34,8 @@ def render_page(results: Results, inputs: Inputs) -> str:
     return _template().render(
         results=results,
         band=noise_band(results),
+        mixed=mixes_metrics(results),
+        searched=summary.is_search(results),
         kind="Ablation study" if "judged" not in results else "Exploratory analysis of a table of results",
         rows=summary.verdict_rows(results, inputs.costs),
         summary=summary,
@@ -41,7 +44,7 @@ def render_page(results: Results, inputs: Inputs) -> str:
         marks=MARKS,
         verdicts=VERDICTS,
         verdict_css=Markup(verdict_css()),
-        sections=build_sections(results, inputs.costs, inputs.priors, inputs.positions),
+        sections=build_sections(results, inputs.costs, inputs.priors, inputs.places, inputs.measured),
         inputs=inputs,
         arms=[arm["name"] for arm in results["arms"] if arm["against"]],
         style=Markup(_resource("page.css")),
@@ -59,9 +62,10 @@ def chart_data(results: Results, inputs: Inputs) -> dict[str, Any]:
             "forest": charts.forest_plot(results),
             **({ARRIVALS: arrivals} if (arrivals := arrival_chart(results)) else {}),
             **design_charts.draw_panels(results, inputs.costs),
-            **{curves.title: position_chart(curves) for curves in inputs.positions},
+            **{curves.title: place_chart(curves) for curves in inputs.places},
             **post_hoc_charts(results),
         },
+        "frontiers": design_charts.frontier_charts(results, inputs.costs),
         "curves": curve_charts.drawings(inputs.curves),
         "baselines": {arm["name"]: arm["against"] for arm in results["arms"] if arm["against"]},
         "verdicts": {arm["name"]: summary.verdict_label(arm) for arm in results["arms"]},

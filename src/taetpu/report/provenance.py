@@ -1,5 +1,6 @@
 """Provenance of a study's results: its data, its software and its machines, in groups of facts."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -46,6 +47,9 @@ def read_provenance(results: Results, ended: Sequence[RunFolder]) -> list[tuple[
     titled = ((GROUPS[part], [*_joined(facts)]) for part, facts in groups.items())
     table = results.get("judged")
     read = [("Table", [("file", table["source"]), ("SHA-256", table["sha256"])])] if table else []
+    if (program := results.get("program")) is not None:
+        words = ("command", shlex.join(program["command"]))
+        read = [("Program", [words, ("inputs", str(program["inputs"])), ("SHA-256", program["data"])])]
     return [("Study", study), *read, *((title, facts) for title, facts in titled if facts)]
 
 

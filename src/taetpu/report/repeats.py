@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Mapping
 
 from taetpu.report import summary
+from taetpu.report.rungs import describe_robustness, in_order
 from taetpu.report.section_types import Section, Table
 from taetpu.stats import formatting
-from taetpu.stats.plan import describe_metric
-from taetpu.stats.results import Across, AcrossArm, Arm, JudgedEffect, Results, TasksArm, TasksDesign
+from taetpu.stats.results import Across, Arm, JudgedEffect, Results, TasksArm, TasksDesign
 
 PLACES = 3
-HEATMAP, PROFILES = "arms by tasks", "performance profiles"
+HEATMAP, PROFILES, ELSEWHERE = "arms by tasks", "performance profiles", "arms by settings"
 SYMBOLS: Mapping[str | None, str] = {"better": "+", "worse": "-", "equivalent": "=", "inconclusive": "?", None: "."}
 LEGEND = "+ better, - worse, = equivalent, ? inconclusive"
 WAYS = {"iqm": "interquartile mean", "mean": "mean"}
@@ -20,9 +20,9 @@ def tasks_section(results: Results, design: TasksDesign) -> Section:
     arms, way = {arm["name"]: arm for arm in results["arms"]}, WAYS[design["pool"]]
     scores = [
         [name, *(_cell(entry, task, arms) for task in design["rungs"]), *_number(entry["mean"], entry["iqm"])]
-        for name, entry in design["arms"].items()
+        for name, entry in in_order(results, design["arms"])
     ]
-    pooled = [[name, *pooled_cells(entry)] for name, entry in design["arms"].items() if entry["pooled"]]
+    pooled = [[name, *pooled_cells(entry)] for name, entry in in_order(results, design["arms"]) if entry["pooled"]]
     if design["scale"] == "normalised":
         what = "A score is 0 for a uniform guess (or the value that the plan names) and 1 for the best possible value."
     else:
@@ -46,7 +46,11 @@ def tasks_section(results: Results, design: TasksDesign) -> Section:
         "are corrected together with those of the arms on each task.",
         "Tasks differ: Welch's tests of equal effects for each pair of tasks, corrected for the number of pairs and of "
         "arms.",
-        *(f"{name}: {entry['pooled']['evidence']}" for name, entry in design["arms"].items() if entry["pooled"]),
+        *(
+            f"{name}: {entry['pooled']['evidence']}"
+            for name, entry in in_order(results, design["arms"])
+            if entry["pooled"]
+        ),
     ]
     return Section("Arms on several tasks", lead, tables, charts, notes)
 
@@ -85,15 +89,6 @@ def score_differences(design: TasksDesign) -> Iterator[dict[str, object]]:
                 yield {"row": name, "column": task, "effect": score - of, "text": text}
 
 
-def describe_metrics(results: Results) -> str:
-    """Return a sentence on the metric of each task; empty without tasks."""
-    parts = []
-    for name, task in results["plan"].get("tasks", {}).items():
-        metric = describe_metric({"primary": task["primary"], "metrics": task["metrics"]})
-        parts.append(f"{name} by {metric.title} ({'lower' if task['direction'] == 'min' else 'higher'} is better)")
-    return f"Tasks are compared by their own metrics: {', '.join(parts)}." if parts else ""
-
-
 # --- settings --------------------------------------------------------------------------------------------------------
 
 
@@ -101,11 +96,15 @@ def across_section(results: Results, design: Across) -> Section:
     """Return the section on arms under several settings."""
     arms = {arm["name"]: arm for arm in results["arms"]}
     rows = [
-        [name, *(_effect(arms.get(entry["rungs"].get(rung, "")), results) for rung in design["rungs"]), describe(entry)]
-        for name, entry in design["arms"].items()
+        [
+            name,
+            *(_effect(arms.get(entry["rungs"].get(rung, "")), results) for rung in design["rungs"]),
+            describe_robustness(entry),
+        ]
+        for name, entry in in_order(results, design["arms"])
     ]
     tests = [[name, *(formatting.p_value(entry["p_differs_holm"][f]) for f in design["factors"])]
-             for name, entry in design["arms"].items()]  # fmt: skip
+             for name, entry in in_order(results, design["arms"])]  # fmt: skip
     lead = (
         "Every arm is compared with the baseline under each setting. One setting differs from the baseline as written "
         "at a time."
@@ -120,15 +119,29 @@ def across_section(results: Results, design: Across) -> Section:
         Table(("arm", *design["rungs"], "verdict on the verdict"), rows),
         Table(("p of equal effects", *design["factors"]), tests),
     ]
-    return Section("Does it hold elsewhere?", lead, tables, notes=notes)
+    return Section("Does it hold elsewhere?", lead, tables, [("Effect under each setting", ELSEWHERE)], notes)
+
+
+def across_cells(results: Results, design: Across) -> Iterator[dict[str, object]]:
+    """Yield the effect of each arm under each setting, for the heatmap."""
+    arms = {arm["name"]: arm for arm in results["arms"]}
+    for name, entry in design["arms"].items():
+        for rung, of in entry["rungs"].items():
+            if (effect := arms[of]["effect"]) is not None:
+                text = summary.format_effect(arms[of], results)
+                yield {"row": name, "column": rung, "effect": effect, "text": text}
 
 
 def _effect(arm: Arm | None, results: Results) -> str:
     return f"{summary.format_effect(arm, results)} {summary.verdict_label(arm)}" if arm else "-"
 
 
-def describe(entry: AcrossArm) -> str:
-    """Return the verdict on a verdict in words, such as `reverses with init`."""
-    words = {"depends": "depends on", "reverses": "reverses with", "holds": "holds, in size depends on"}
-    on = summary.join_and(entry["on"])
-    return f"{words[entry['holds']]} {on}" if on and entry["holds"] in words else entry["holds"]
+def across_sentences(results: Results, design: Across) -> Iterator[str]:
+    """Yield a sentence for each arm: the verdict on its verdict, and its settings by verdict."""
+    verdicts = {arm["name"]: summary.verdict_label(arm) for arm in results["arms"]}
+    for name, entry in in_order(results, design["arms"]):
+        groups: dict[str, list[str]] = {}
+        for rung, arm in entry["rungs"].items():
+            groups.setdefault(verdicts[arm], []).append(rung)
+        listed = "; ".join(f"{verdict}: {', '.join(rungs)}" for verdict, rungs in groups.items())
+        yield f"{name}: {describe_robustness(entry)} ({listed})."

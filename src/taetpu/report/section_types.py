@@ -35,6 +35,8 @@ class Section:
         charts: pairs of a chart's caption and its name in `page.chart_data`.
         notes: sentences below the tables.
         folded: whether the section is initially collapsed in formats that support it.
+        frontier: pairs of name and title of the columns of which a reader chooses two for a chart; empty, or at least
+            three.
     """
 
     title: str
@@ -43,6 +45,7 @@ class Section:
     charts: Sequence[tuple[str, str]] = ()
     notes: Sequence[str] = ()
     folded: bool = False
+    frontier: Sequence[tuple[str, str]] = ()
 
     @property
     def is_empty(self) -> bool:

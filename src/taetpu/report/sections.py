@@ -4,13 +4,16 @@ from collections.abc import Mapping, Sequence
 
 from taetpu.report import overview, summary
 from taetpu.report.contrasts import contrasts_section
+from taetpu.report.cost_columns import COLUMNS
+from taetpu.report.cost_tables import how_to_time, timed_notes, timed_table
+from taetpu.report.costs import NOT_MEASURED, Measured
 from taetpu.report.designs import design_sections
-from taetpu.report.frontier import describe_frontiers, frontiers
+from taetpu.report.frontier import column_title, describe_frontiers, front_columns, frontiers
 from taetpu.report.goal import goal_section
 from taetpu.report.item_scores import item_score_sections
 from taetpu.report.judged import is_paired, is_single_judged, strata_section
 from taetpu.report.outcomes import outcome_section
-from taetpu.report.position_curves import PositionCurves, position_section
+from taetpu.report.place_curves import PlaceCurves, place_sections
 from taetpu.report.post_hoc import post_hoc_sections
 from taetpu.report.priors import Prior, priors_section
 from taetpu.report.section_types import Section, Table
@@ -22,20 +25,25 @@ from taetpu.store.frozen_study import MatchRole
 
 
 def build_sections(
-    results: Results, costs: Costs, priors: Mapping[str, Prior], positions: Sequence[PositionCurves] = ()
+    results: Results,
+    costs: Costs,
+    priors: Mapping[str, Prior],
+    places: Sequence[PlaceCurves] = (),
+    measured: Measured = NOT_MEASURED,
 ) -> list[Section]:
     """Return all sections that follow the verdicts in the report, in order, without empty sections."""
+    limits = Section("Limitations", notes=overview.study_limits(results))
     sections = [
-        Section("Limitations", notes=overview.study_limits(results)),
-        goal_section(results),
+        *([goal_section(results), limits] if summary.is_search(results) else [limits, goal_section(results)]),
         outcome_section(results),
-        costs_section(results, costs),
+        costs_section(results, costs, measured),
         strata_section(results),
         contrasts_section(results),
         *post_hoc_sections(results),
         *design_sections(results),
         *item_score_sections(results),
-        position_section(results, positions),
+        metrics_section(results),
+        *place_sections(results, places),
         priors_section(results, priors),
         matching_section(results),
         divergence_section(results),
@@ -49,15 +57,19 @@ def build_sections(
     return [section for section in sections if not section.is_empty]
 
 
-def costs_section(results: Results, measured: Costs) -> Section:
+def costs_section(results: Results, costs: Costs, measured: Measured = NOT_MEASURED) -> Section:
     """Return the section on effects and costs. Columns without values, such as unmeasured times, are omitted."""
-    rows = [_cost_row(arm, baseline_of(results, arm), measured, results) for arm in results["arms"]]
+    rows = [_cost_row(arm, baseline_of(results, arm), costs, results) for arm in results["arms"]]
+    untrained = summary.is_untrained(results)
+    memory = "the memory of the compiled train step of one run" if measured.memory else "memory"
     lead = (
-        "Parameters, training FLOPs and memory are computed from the program. Times are measured on the machine that "
-        "trained the study, and are medians over seeds. The time of a pack, which trains several runs at once, is "
-        "divided evenly among its runs."
+        f"Parameters, training FLOPs and {memory} are computed from the program. Train time and inference are "
+        "measured on the machine that trained the study, and are medians over seeds. The time of a pack, which trains "
+        "several runs at once, is divided evenly among its runs."
     )
-    if len({measured.get(arm["name"], {}).get("width") for arm in results["arms"]}) > 1:
+    if untrained:
+        lead = "Parameters and the cache are computed from the program. Nothing was trained, so training has no costs."
+    elif len({costs.get(arm["name"], {}).get("width") for arm in results["arms"]}) > 1:
         lead += (
             " If the packs of an arm and its baseline differ in width, their times are not comparable, and no "
             "percentage is shown."
@@ -66,34 +78,48 @@ def costs_section(results: Results, measured: Costs) -> Section:
         lead += " Dropped parts are masked, not removed from the program, so dropping them saves no cost."
     columns = (
         "arm", "effect", "params", "FLOPs", "tokens", "train time", "inference/token", "train memory", "KV cache",
+        COLUMNS["cycles"].header,
     )  # fmt: skip
-    costs, table = frontiers(results, measured), Table(columns, rows).without_empty_columns()
+    fronts, table = frontiers(results, costs), Table(columns, rows).without_empty_columns()
     if set(table.columns) <= {"arm", "effect"}:  # the costs of a judged table are not known
         return Section("Costs")
     metric = describe_metric(results["plan"])
-    charts = [(f"{metric.label} over {title}", title) for title in costs]
+    if measured.cycles:
+        lead += f" Cycles of a train step are the compiler's estimate for {measured.tpu}, of one run alone."
+    timed = [timed_table(results, times, results["arms"], f"arm, on {times.where}") for times in measured.machines]
+    notes = [note for times in measured.machines for note in timed_notes(results, times)]
+    if not timed and len(rows) > 1 and not untrained:
+        notes = [how_to_time(results)]
+    names = front_columns(results, costs)
     return Section(
         "Costs",
         lead,
-        [table],
-        charts,
-        describe_frontiers(costs, metric.label),
+        [table, *(each for each in timed if each.columns)],
+        [(f"{metric.label} over {title}", title) for title in fronts],
+        [*notes, *describe_frontiers(fronts, metric.label)],
+        frontier=[(name, column_title(name, results)) for name in names] if len(names) > 2 else [],
     )
 
 
-def _cost_row(arm: Arm, base: Arm, measured: Costs, results: Results) -> list[str]:
-    ours, theirs = measured.get(arm["name"], {}), measured.get(base["name"], {})
+def _cost_row(arm: Arm, base: Arm, costs: Costs, results: Results) -> list[str]:
+    ours, theirs = costs.get(arm["name"], {}), costs.get(base["name"], {})
     memory, other = arm["memory"] or {}, base["memory"] or {}
+    trained = ours.get("memory", memory.get("training")), theirs.get("memory", other.get("training"))
     timed = theirs if ours.get("width") == theirs.get("width") else {}  # without a time, no difference is shown
     return [
         arm["name"],
         format_effect(arm, results),
-        *(formatting.with_change(arm[what], base[what], formatting.amount) for what in ("params", "flops", "tokens")),
+        *(
+            formatting.with_change(arm[what] or None, base[what], formatting.amount)
+            for what in ("params", "flops", "tokens")
+        ),
         *(
             formatting.with_change(ours.get(what), timed.get(what), formatting.seconds)
             for what in ("train_seconds", "inference_seconds")
         ),
-        *(formatting.with_change(memory.get(w), other.get(w), formatting.size) for w in ("training", "kv_cache")),
+        formatting.with_change(*trained, formatting.size),
+        formatting.with_change(memory.get("kv_cache"), other.get("kv_cache"), formatting.size),
+        formatting.with_change(ours.get("cycles"), theirs.get("cycles"), formatting.amount),
     ]
 
 
@@ -122,6 +148,24 @@ def matching_section(results: Results) -> Section:
 def _matched_settings(match: MatchRole) -> str:
     changed = {path: value for path, value in match.items() if path not in ("of", "by") and value is not None}
     return ", ".join(f"{path} {value}" for path, value in changed.items())
+
+
+def metrics_section(results: Results) -> Section:
+    """Return the section on the other metrics of the primary metric's evaluation set, without those of its parts."""
+    primary = results["primary"]
+    split = primary.partition("/")[0] + "/"
+    names = sorted({name for arm in results["arms"] for name in arm["metrics"]} - {primary})
+    names = [name for name in names if name.startswith(split) and "." not in name]
+    rows = [
+        [arm["name"], *("-" if value is None else f"{value:.4g}" for value in map(arm["metrics"].get, names))]
+        for arm in results["arms"]
+        if names and arm["metrics"]
+    ]
+    lead = (
+        f"Means over the finished runs. Verdicts are given on {primary} only: the metric on which arms differ most is "
+        "found in noise, too."
+    )
+    return Section("Other metrics", lead, [Table(("arm", *names), rows)], folded=True)
 
 
 def divergence_section(results: Results) -> Section:

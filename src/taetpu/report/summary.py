@@ -11,13 +11,14 @@ from taetpu.report.outcome_text import describe_shares, format_mean
 from taetpu.report.verdict_style import VERDICTS
 from taetpu.stats import formatting
 from taetpu.stats.deviations import tuning_metric
+from taetpu.stats.formatting import join_and
 from taetpu.stats.plan import describe_metric
 from taetpu.stats.results import Arm, EstimatedEffect, Results, Term
 from taetpu.store.frozen_study import MatchRole
 from taetpu.store.metrics import SAMPLED
 
 Costs = Mapping[str, Mapping[str, float | None]]
-"""Measured costs by arm, as returned by `frontier.read_costs`."""
+"""Measured costs by arm, as returned by `costs.read_costs`."""
 NOT_TIMED: Costs = MappingProxyType({})
 
 LENGTH = {"train.steps", "train.epochs"}
@@ -50,6 +51,12 @@ class Row:
         return ", ".join(filter(None, (self.verdict, self.terms)))
 
 
+def is_untrained(results: Results) -> bool:
+    """Return whether models were evaluated as they were initialised, with `train.steps: 0`."""
+    spent = [tokens for arm in results["arms"] if (tokens := arm.get("tokens")) is not None]
+    return bool(spent) and not any(spent) and "program" not in results
+
+
 # --- arms -------------------------------------------------------------------------------------------------------------
 
 
@@ -62,7 +69,7 @@ def _row(arm: Arm, results: Results, costs: Costs) -> Row:
     terms = comparison_terms(arm, results, costs)
     return Row(
         arm=arm["name"],
-        change=with_arrows(arm["change"]),
+        change=with_arrows(shown_change(arm, results)),
         mean=format_mean(arm, results, mean_places(results)),
         effect=format_effect(arm, results),
         interval=format_interval(arm["ci95"], results),
@@ -73,6 +80,19 @@ def _row(arm: Arm, results: Results, costs: Costs) -> Row:
         evidence=(f"{terms[:1].upper()}{terms[1:]}: {arm['evidence']}" if terms else arm["evidence"])
         + _seeds_needed(arm),
     )
+
+
+def shown_change(arm: Arm, results: Results) -> str:
+    """Return an arm's change: what it lacks if it is another arm without some of its changes, else all of its changes.
+
+    An arm from which one of nine differences is removed would otherwise show the eight others.
+    """
+    whole = next((other for other in results["arms"] if other["name"] == arm["against"]), None)
+    if whole is None or whole["against"] is None:
+        return arm["change"]
+    lacking = [path for path in whole["diff"] if path not in arm["diff"]]
+    kept = all(whole["diff"].get(path) == value for path, value in arm["diff"].items())
+    return f"{whole['name']} without {join_and(lacking)}" if lacking and kept else arm["change"]
 
 
 def with_arrows(change: str) -> str:
@@ -106,6 +126,8 @@ def comparison_terms(arm: Arm, results: Results, costs: Costs = NOT_TIMED) -> st
         terms.append("both tuned" if arm["against"] else "tuned")
     elif arm["against"] not in (None, results["arms"][0]["name"]):
         terms.append(f"against {arm['against']}")
+    if arm["against"] is None and rungs.mixes_metrics(results):
+        terms.append(f"by {rungs.planned_task(results, arm)['primary']}")
     return ", ".join(terms)
 
 
@@ -169,11 +191,25 @@ def describe_effects(results: Results) -> str:
     better = "lower" if results["direction"] == "min" else "higher"
     seeds = _count(len(results["seeds"]), block_noun(results))
     metric = f"{describe_metric(results['plan']).title}, {better} is better."
-    if (tasks := results["plan"].get("tasks", {})) and len({task["primary"] for task in tasks.values()}) > 1:
-        metric = "Each task is compared by its own metric."
+    if rungs.mixes_metrics(results):
+        metric = describe_metrics(results)
     if is_single_judged(results):
         return f"{metric} The mean is over {seeds}."
     return f"{metric} Effects are arm minus baseline over {seeds}."
+
+
+def describe_metrics(results: Results) -> str:
+    """Return a sentence on the metric of each task; empty without tasks."""
+    by: dict[str, list[str]] = {}
+    for name, task in results["plan"].get("tasks", {}).items():
+        title = describe_metric({"primary": task["primary"], "metrics": task["metrics"]}).title
+        joined = f"{title[:-1]}, " if title.endswith(")") else f"{title} ("
+        words = f"{joined}{'lower' if task['direction'] == 'min' else 'higher'} is better)"
+        by.setdefault(words, []).append(name)
+    if len(by) == 1:
+        return f"All tasks are compared by {next(iter(by))}."
+    parts = [f"{join_and(names)} by {metric}" for metric, names in by.items()]
+    return f"Tasks are compared by their own metrics: {'; '.join(parts)}." if parts else ""
 
 
 def sample_note(name: str) -> str:
@@ -182,6 +218,11 @@ def sample_note(name: str) -> str:
 
 
 # --- the study --------------------------------------------------------------------------------------------------------
+
+
+def is_search(results: Results) -> bool:
+    """Return whether a search left arms without effects, so that the goal is all that the study answers."""
+    return "goal" in results and "searched" in results and all(arm["effect"] is None for arm in results["arms"])
 
 
 def headline(results: Results) -> str:
@@ -220,9 +261,15 @@ def _main_finding(arms: list[Arm], results: Results) -> str:
     at = f"At {top}, the largest of {scales} scales: " if top else f"Over {scales} scales: " if scales else ""
     crossed = factors.describe_factorial(results, top or "")
     if crossed is None:
-        return f"{at if top else tuned}{_count_verdicts(arms, name, results)}"
+        counts = _after(at if top else tuned, _count_verdicts(arms, name, results))
+        return " ".join(filter(None, (rungs.describe_elsewhere(results), counts)))
     others = [arm for arm in arms if arm["role"].get("design") != "factorial"]
-    return f"{at}{crossed}{f' Other arms: {tuned}{_count_verdicts(others, name, results)}' if others else ''}"
+    return f"{_after(at, crossed)}{f' Other arms: {tuned}{_count_verdicts(others, name, results)}' if others else ''}"
+
+
+def _after(colon: str, sentence: str) -> str:
+    """Return a sentence after words that end with a colon, or alone if there are none."""
+    return colon + (f"n{sentence[1:]}" if colon and sentence.startswith("None ") else sentence)
 
 
 def all_diverged(arm: Arm) -> bool:
@@ -232,8 +279,7 @@ def all_diverged(arm: Arm) -> bool:
 
 def _metric_name(results: Results) -> str:
     """Return the name of the primary metric; with tasks of different metrics, words for all of them."""
-    primaries = {task["primary"] for task in results["plan"].get("tasks", {}).values()}
-    return "the metric of its task" if len(primaries) > 1 else describe_metric(results["plan"]).label
+    return "the metric of its task" if rungs.mixes_metrics(results) else describe_metric(results["plan"]).label
 
 
 def _count_arms(arms: list[Arm], results: Results) -> str:
@@ -319,6 +365,12 @@ def notices(results: Results) -> list[str]:
         texts.append(
             f"Mixed hardware: {where}. Devices round differently, so small effects may come from the hardware."
         )
+    if "program" in results and (same := [arm["name"] for arm in arms if _equals_baseline(arm, results)]):
+        texts.append(
+            f"Equal to the baseline in every run: {', '.join(same)}. The program may not read the changed settings."
+        )
+    if "program" in results and all(_is_constant(arm) for arm in arms):
+        texts.append("Each arm has one value on all seeds. If the program ignores the seed, the verdicts mean nothing.")
     texts += [*edge_warnings(results), *_test_split_notices(results)]
     if any(group["copies"] for group in results["groups"]):
         texts.append("The noise of runs is correlated between arms, so all effects are tested more conservatively.")
@@ -357,12 +409,42 @@ def edge_warnings(results: Results) -> list[str]:
     ]
 
 
+def _is_constant(arm: Arm) -> bool:
+    """Return whether an arm has the same value on all of several seeds."""
+    values = [run["value"] for run in arm["runs"] if run["value"] is not None]
+    return len(values) > 1 and len({*values}) == 1
+
+
+def _equals_baseline(arm: Arm, results: Results) -> bool:
+    """Return whether an arm has exactly the values of its baseline on all seeds that both have."""
+    base = baseline_of(results, arm)
+    theirs = {run["seed"]: run["value"] for run in base["runs"] if run["value"] is not None}
+    pairs = [(run["value"], theirs[run["seed"]]) for run in arm["runs"] if run["seed"] in theirs and run["value"]]
+    return arm is not base and bool(pairs) and all(value == other for value, other in pairs)
+
+
 def describe_reuse(results: Results) -> str:
     """Return a sentence on the numbers of reused and replicated runs, or an empty string if no run was reused."""
     reused = results["reused"]
     if not reused["runs"]:
         return ""
     return f"Reused from other studies: {_count(reused['runs'], 'run')}; trained again as a check: {reused['audited']}."
+
+
+def describe_repeat(results: Results) -> str:
+    """Return a sentence on the noise that remains with equal seeds; empty if no run was repeated."""
+    if (repeat := results.get("repeat")) is None:
+        return ""
+    run = f"the run of {repeat['arm']} on seed {repeat['seed']}"
+    first, second = repeat["values"]
+    if first is None or second is None:
+        return "" if first == second else f"Repeated with the same seed, {run} has a value once, and diverged once."
+    if first == second:
+        return f"Repeated with the same seed, {run} has the same {repeat['metric']} again."
+    return (
+        f"Repeated with the same seed, {run} has a {repeat['metric']} of {second:.6g} instead of {first:.6g}. This "
+        f"difference of {abs(second - first):.2g} is noise that equal seeds do not remove."
+    )
 
 
 def describe_noise(results: Results) -> str:
@@ -395,10 +477,3 @@ def is_weighed(results: Results) -> bool:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def join_and(parts: list[str]) -> str:
-    """Join parts into a list such as `a and b` or `a, b, and c`."""
-    if len(parts) < 3:
-        return " and ".join(parts)
-    return f"{', '.join(parts[:-1])}, and {parts[-1]}"

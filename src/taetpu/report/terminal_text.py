@@ -5,13 +5,24 @@ from collections.abc import Iterator, Sequence
 
 from taetpu.report import factors, summary
 from taetpu.report.contrasts import contrast_cells
-from taetpu.report.designs import joint_effects
-from taetpu.report.goal import describe_goal
+from taetpu.report.cost_tables import (
+    counted_note,
+    counted_table,
+    differing_costs,
+    how_to_time,
+    timed_notes,
+    timed_table,
+)
+from taetpu.report.costs import Measured, Values
+from taetpu.report.designs import WAYS, both_ways, joint_effects
+from taetpu.report.goal import candidate_table, describe_goal
 from taetpu.report.judged import strata_sentences
 from taetpu.report.post_hoc import describe_verdicts
-from taetpu.report.repeats import LEGEND, SYMBOLS, describe, describe_metrics, pooled_cells
+from taetpu.report.repeats import LEGEND, SYMBOLS, across_sentences, pooled_cells
+from taetpu.report.rungs import in_order
 from taetpu.report.short_names import shorten_names
 from taetpu.report.verdict_style import PENDING, VERDICTS
+from taetpu.report.worth import describe_worth
 from taetpu.stats import formatting
 from taetpu.stats.results import Arm, FactorialScale, Parts, Results, TasksDesign
 
@@ -22,14 +33,20 @@ MAX_TERMS = 12
 
 def table_text(results: Results) -> str:
     """Return the study's headline, notices, verdicts, joint effects and remarks for a terminal with 80 columns."""
-    rows = [(row.arm, row.mean, row.effect, row.interval, row.p, row.verdict) for row in _sorted_rows(results)]
+    rows = [(row.arm, row.mean, row.effect, row.interval, row.p, row.verdict) for _, row in _sorted_rows(results)]
     table = text_table(("arm", "mean", "effect", "95 % interval", "Holm p", "verdict"), rows)
+    searched = summary.is_search(results)
+    if searched and "goal" in results:
+        candidates = candidate_table(results["goal"])
+        table = text_table(candidates.columns, candidates.rows)
     above = [f"{results['study']}: {summary.headline(results)}", *summary.notices(results)]
     below = [
         *_undecided_beyond_zero(results),
         *strata_sentences(results),
-        *describe_goal(results),
-        summary.describe_noise(results),
+        *(line for line in describe_goal(results) if line != summary.headline(results)),
+        *describe_worth(results),
+        "" if searched else summary.describe_noise(results),
+        summary.describe_repeat(results),
         *describe_verdicts(results),
         summary.describe_reuse(results),
     ]
@@ -40,6 +57,28 @@ def table_text(results: Results) -> str:
         *_repeated(results),
         [*map(_wrap, filter(None, below))],
     ]
+    return "\n\n".join("\n".join(lines) for lines in parts if lines)
+
+
+def cost_text(results: Results, costs: Values, measured: Measured) -> str:
+    """Return the costs of arms beside their verdicts for a terminal with 80 columns; "" without known costs."""
+    arms = [arm for arm, _ in _sorted_rows(results)]
+    counted, parts = counted_table(results, costs, arms), list[list[str]]()
+    if set(counted.columns) <= {"arm", "verdict"}:
+        return ""
+    if differing_costs(results, costs):
+        parts.append([*text_table(counted.columns, counted.rows), _wrap(counted_note(measured, counted.columns))])
+    elif any(arm["against"] for arm in arms):
+        headers = [name for name in counted.columns if name not in ("arm", "verdict")]
+        parts.append([_wrap(f"Costs: all arms equal their baseline in {summary.join_and(headers)}.")])
+    for times in measured.machines[:1]:
+        table = timed_table(results, times, arms)
+        shown = text_table(table.columns, table.rows) if table.columns else []  # all arms may share a program
+        parts.append([*shown, *map(_wrap, timed_notes(results, times))])
+    if others := [f"{times.where} ({times.date})" for times in measured.machines[1:]]:
+        parts.append([_wrap(f"The report has times on other machines too: {', '.join(others)}.")])
+    if not measured.machines and len(arms) > 1 and not summary.is_untrained(results):
+        parts.append([_wrap(how_to_time(results))])
     return "\n\n".join("\n".join(lines) for lines in parts)
 
 
@@ -85,8 +124,8 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 # --- verdicts ---------------------------------------------------------------------------------------------------------
 
 
-def _sorted_rows(results: Results) -> list[summary.Row]:
-    """Return the rows of the verdict table: after each baseline its arms, by verdict and by the size of the effect."""
+def _sorted_rows(results: Results) -> list[tuple[Arm, summary.Row]]:
+    """Return arms and rows of the verdict table: after each baseline its arms, by verdict and size of the effect."""
     order = [*VERDICTS, *PENDING]
     places = {arm["name"]: number for number, arm in enumerate(results["arms"])}
 
@@ -96,7 +135,7 @@ def _sorted_rows(results: Results) -> list[summary.Row]:
         return places[arm["against"] or arm["name"]], compared, order.index(row.verdict), -abs(arm["effect"] or 0.0)
 
     pairs = zip(results["arms"], summary.verdict_rows(results), strict=True)
-    return [row for _, row in sorted(pairs, key=rank)]
+    return sorted(pairs, key=rank)
 
 
 def _undecided_beyond_zero(results: Results) -> Iterator[str]:
@@ -129,6 +168,8 @@ def _joint_effects(results: Results) -> Iterator[list[str]]:
     for parts, done in ((designs.get("leave_one_out"), "left out"), (designs.get("add_one_in"), "added")):
         lines = [_wrap(text) for text in _parts_sentences(parts, results, done)] if parts else []
         yield from [lines] if lines else []
+        if parts and "both_ways" in parts:
+            yield text_table(WAYS, [*both_ways(parts, results)])
     if contrasts := results.get("contrasts"):
         rows = [(entry["name"], *contrast_cells(entry), entry["verdict"] or "interim") for entry in contrasts]
         yield text_table(("contrast", "effect", "95 % interval", "Holm p", "verdict"), rows)
@@ -138,29 +179,31 @@ def _repeated(results: Results) -> Iterator[list[str]]:
     """Yield tables of arms by tasks and of pooled effects, and whether verdicts hold under other settings."""
     designs = results["designs"]
     if tasks := designs.get("tasks"):
-        yield [*_picture(tasks, results), _wrap(f"Verdicts by task: {LEGEND}. {describe_metrics(results)}")]
-        rows = [(name, *pooled_cells(entry)) for name, entry in tasks["arms"].items() if entry["pooled"]]
+        yield [*_picture(tasks, results), _wrap(f"Verdicts by task: {LEGEND}. {summary.describe_metrics(results)}")]
+        rows = [(name, *pooled_cells(entry)) for name, entry in in_order(results, tasks["arms"]) if entry["pooled"]]
         rows = [(name, effect, interval, p, differ, verdict) for name, effect, interval, p, verdict, differ in rows]
         header = ("arm", "pooled", "95 % interval", "Holm p", "tasks differ p", "verdict")
         yield [*text_table(header, rows), _wrap("Intervals of pooled effects hold for these tasks.")]
     if across := designs.get("across"):
-        lines = [f"{name}: the verdict {describe(entry)}." for name, entry in across["arms"].items()]
-        yield [*map(_wrap, ["Under other settings:", *lines])]
+        yield [*map(_wrap, ["Whether verdicts hold under other settings:", *across_sentences(results, across)])]
 
 
 def _picture(tasks: TasksDesign, results: Results) -> list[str]:
     """Return the table of scores and verdicts, arms by tasks."""
     verdicts = {arm["name"]: arm["verdict"] for arm in results["arms"]}
-    names = shorten_names([*tasks["arms"]], 16)
+    arms = dict(in_order(results, tasks["arms"]))
+    names = shorten_names([*arms], 16)
     width = max(4, (COLUMNS - 16 - 2 - 8) // len(tasks["rungs"]) - 2)
     rows = []
-    for name, entry in zip(names, tasks["arms"].values(), strict=True):
+    for name, entry in zip(names, arms.values(), strict=True):
         cells = []
         for task in tasks["rungs"]:
             symbol = SYMBOLS[verdicts.get(entry["rungs"].get(task, ""))] if entry["pooled"] else ""
             cells.append(f"{formatting.number(entry['scores'].get(task), 2)}{symbol:>2}")
         rows.append((name, *cells, formatting.number(entry["mean"], 3)))
-    return text_table(("score", *shorten_names(tasks["rungs"], width), "mean"), rows)
+    columns = shorten_names(tasks["rungs"], width)
+    cut = [f"{name} = {task}" for name, task in zip(columns, tasks["rungs"], strict=True) if name != task]
+    return [*text_table(("score", *columns, "mean"), rows), *([_wrap(f"{', '.join(cut)}.")] if cut else [])]
 
 
 def _factor_rows(entry: FactorialScale, results: Results) -> list[tuple[str, ...]]:
@@ -180,7 +223,11 @@ def _factor_rows(entry: FactorialScale, results: Results) -> list[tuple[str, ...
 def _parts_sentences(parts: Parts, results: Results, done: str) -> Iterator[str]:
     """Yield a sentence that compares the effect of all parts together with the sum of their single effects."""
     for arm, number, total, single, more, interval, p in joint_effects(parts, results):
-        yield (
-            f"{arm}: {number} parts {done} together have an effect of {total}; the sum of their single effects is "
-            f"{single}. The difference is {more} (95 % interval {interval}, p {p})."
-        )
+        if number.endswith("last"):
+            beginning = f"Each part {done} last, after all others, the effects sum to {single}."
+        else:
+            beginning = (
+                f"{arm}: {number} parts {done} together have an effect of {total}; the sum of their single effects is "
+                f"{single}."
+            )
+        yield f"{beginning} The difference is {more} (95 % interval {interval}, p {p})."

@@ -42,11 +42,12 @@ def markdown(results: Results, inputs: Inputs) -> str:
     columns = ("arm", "change", "mean", "effect", "95 % interval", "effect / sd", "Holm p", "verdict")
     rows = summary.verdict_rows(results, inputs.costs)
     cells = [[r.arm, r.change, r.mean, r.effect, r.interval, r.noise_sd, r.p, r.verdict_on_terms] for r in rows]
-    lines += [escape(summary.describe_effects(results)), "", *_table(Table(columns, cells, left=2)), ""]
-    lines += [escape(summary.describe_noise(results)), ""]
-    lines += ["## Evidence", ""] if len(rows) > 1 else []
-    lines += [f"- **{escape(row.arm)}**: {escape(row.evidence)}" for row in rows if row.verdict != "baseline"]
-    for section in build_sections(results, inputs.costs, inputs.priors, inputs.positions):
+    if not summary.is_search(results):
+        lines += [escape(summary.describe_effects(results)), "", *_table(Table(columns, cells, left=2)), ""]
+        lines += [escape(summary.describe_noise(results)), ""]
+        lines += ["## Evidence", ""] if len(rows) > 1 else []
+        lines += [f"- **{escape(row.arm)}**: {escape(row.evidence)}" for row in rows if row.verdict != "baseline"]
+    for section in build_sections(results, inputs.costs, inputs.priors, inputs.places, inputs.measured):
         lines += _section(section)
     lines += ["", escape(summary.describe_reuse(results))]
     return "\n".join(lines).rstrip() + "\n"

@@ -6,9 +6,8 @@ from typing import Any
 
 from taetpu.core.errors import ErrorList, KeyPath, UserError, locate_errors
 from taetpu.spec.designs import factorial, one_by_one
-from taetpu.spec.overrides import apply_overrides, takes_list
 from taetpu.spec.repeats import repeat_arms
-from taetpu.spec.study_config import BASELINE, StudySpec
+from taetpu.spec.study_file import BASELINE, StudyFile
 from taetpu.spec.unresolved_arms import (
     MAX_ARMS,
     Candidate,
@@ -21,7 +20,7 @@ from taetpu.spec.unresolved_arms import (
 )
 
 
-def candidates(spec: StudySpec, base: Mapping[str, Any], mistakes: ErrorList) -> list[Candidate]:
+def candidates(spec: StudyFile, base: Mapping[str, Any], mistakes: ErrorList) -> list[Candidate]:
     """Return all arms except the baseline: the arms under `arms` and the arms of designs, in every repetition.
 
     Args:
@@ -48,20 +47,20 @@ def candidates(spec: StudySpec, base: Mapping[str, Any], mistakes: ErrorList) ->
     return list(seen.values())
 
 
-def _written(spec: StudySpec, base: Mapping[str, Any], mistakes: ErrorList) -> Iterator[Candidate]:
+def _written(spec: StudyFile, base: Mapping[str, Any], mistakes: ErrorList) -> Iterator[Candidate]:
     for name, overrides in spec.arms.items():
         with mistakes.collect():
-            yield from _written_arm(name, overrides, base)
+            yield from _written_arm(spec, name, overrides, base)
 
 
-def _written_arm(name: Any, overrides: Any, base: Mapping[str, Any]) -> Iterator[Candidate]:
+def _written_arm(spec: StudyFile, name: Any, overrides: Any, base: Mapping[str, Any]) -> Iterator[Candidate]:
     """Yield an arm for each combination of listed values, or a single arm if no override has a list of values."""
     place = ("arms", name)
-    check_part(name, overrides, place, "arm")
+    check_part(name, overrides, place, "arm", spec.examples["change"])
     if name.casefold() == BASELINE:
         raise UserError(f"the arm name {name!r} is reserved for the baseline", path=place, remedy="Rename the arm.")
     with locate_errors(*place):
-        lists = {path: overrides[path] for path in _lists(overrides, base)}
+        lists = {path: overrides[path] for path in spec.paths_of_lists(base, overrides)}
     check_lists(lists, place)
     origins: dict[str, KeyPath] = {path: (*place, path) for path in overrides}
     for values, places in cells_of(lists, place):
@@ -73,27 +72,7 @@ def _written_arm(name: Any, overrides: Any, base: Mapping[str, Any]) -> Iterator
         yield Candidate(bounded(title), {**overrides, **values}, {**origins, **places}, crossed=len(lists) > 1)
 
 
-def _lists(overrides: Mapping[str, Any], base: Mapping[str, Any]) -> list[str]:
-    """Return the paths of overrides whose value is a list of values to try.
-
-    For a field whose type is a list, a plain list is one value, and a list of lists gives several values.
-    """
-    given = [path for path, value in overrides.items() if isinstance(value, list)]
-    if not given:
-        return []
-    # Which fields are valid depends on kinds, and which layers are valid depends on the number of layers. A list of
-    # kinds or of numbers of layers is represented by its first value.
-    shaping = {
-        path: value[0] if isinstance(value, list) and value else value
-        for path, value in overrides.items()
-        if path.endswith(".kind") or path == "model.num_layers"
-    }
-    shaped = apply_overrides(base, shaping)
-    nested = [path for path in given if any(isinstance(value, list) for value in overrides[path])]
-    return [path for path in given if path in nested or not takes_list(shaped, path)]
-
-
-def _grid(spec: StudySpec) -> Iterator[Candidate]:
+def _grid(spec: StudyFile) -> Iterator[Candidate]:
     check_lists(spec.grid, ("grid",))
     for values, places in cells_of(spec.grid, ("grid",)) if spec.grid else ():
         yield Candidate(bounded(cell_name(values)), values, places, crossed=True, grid=True, stage="generated")

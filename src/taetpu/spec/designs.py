@@ -1,6 +1,7 @@
 """Designs: the arms that are generated for a study, and the role of each arm.
 
-`leave_one_out` and `add_one_in` have one arm for each part and one arm for all parts together. `factorial` crosses
+`leave_one_out` and `add_one_in` have one arm for each part and one arm for all parts together and, with `both_ways`,
+one for all parts but each. `factorial` crosses
 factors in full or as a fraction. `spec.repeats` repeats the arms at scales, on tasks, or under other settings.
 """
 
@@ -10,13 +11,11 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import KeyPath, UserError, dotted_path
 from taetpu.core.short_paths import short_paths
 from taetpu.spec.document import format_value
 from taetpu.spec.fractional_factorial import Fraction, build_fraction
-from taetpu.spec.overrides import apply_overrides
-from taetpu.spec.study_config import RunConfig, StudySpec
+from taetpu.spec.study_file import StudyFile
 from taetpu.spec.unresolved_arms import (
     Candidate,
     bounded,
@@ -27,6 +26,7 @@ from taetpu.spec.unresolved_arms import (
 )
 from taetpu.store.frozen_study import OneByOne
 
+BOTH_WAYS = "both_ways"
 FRACTIONS = {"1": 0, "1/2": 1, "1/4": 2, "1/8": 3, "1/16": 4}
 MAX_CELLS, MAX_FACTORS = 256, 10
 
@@ -34,16 +34,26 @@ MAX_CELLS, MAX_FACTORS = 256, 10
 # --- one at a time ---------------------------------------------------------------------------------------------------
 
 
-def one_by_one(spec: StudySpec) -> Iterator[Candidate]:
-    """Yield the arms of `leave_one_out` and `add_one_in`: one for each part and, with several parts, one for all."""
+def one_by_one(spec: StudyFile) -> Iterator[Candidate]:
+    """Yield the arms of `leave_one_out` and `add_one_in`: one for each part and, with several parts, one for all.
+
+    With `both_ways`, an arm of all parts but one is compared with that of all parts.
+
+    Raises:
+        UserError: If a part is invalid, two parts change the same path, or `both_ways` is not possible.
+    """
     words: dict[OneByOne, str] = {"leave_one_out": "without", "add_one_in": "with"}
     for kind, word in words.items():
-        parts: Mapping[Any, Any] = getattr(spec, kind)
+        written: Mapping[Any, Any] = getattr(spec, kind)
+        parts = {name: overrides for name, overrides in written.items() if not _is_switch(name, overrides)}
+        both_ways = len(parts) < len(written) and written[BOTH_WAYS]
+        if both_ways is not False:
+            _check_both_ways(spec, kind, both_ways, len(parts))
         together: dict[str, Any] = {}
         places: dict[str, KeyPath] = {}
         for name, overrides in parts.items():
             place = (kind, name)
-            check_part(name, overrides, place, "part")
+            check_part(name, overrides, place, "part", spec.examples["change"])
             for path in overrides:
                 if path in together:
                     raise UserError(f"two parts change {path}", path=(*place, path), remedy="Merge them into one part.")
@@ -54,6 +64,30 @@ def one_by_one(spec: StudySpec) -> Iterator[Candidate]:
         if len(parts) > 1:
             yield Candidate(f"{word}-all", together, places, stage="generated",
                             role={"design": kind, "part": None})  # fmt: skip
+        for name in parts if both_ways else ():
+            others = {path: value for path, value in together.items() if path not in parts[name]}
+            yield Candidate(bounded(f"{word}-all-but-{name}"), others, {path: places[path] for path in others},
+                            stage="generated",
+                            role={"design": kind, "part_left": name, "against": f"{word}-all"})  # fmt: skip
+
+
+def _check_both_ways(spec: StudyFile, kind: OneByOne, value: Any, parts: int) -> None:
+    """Raise `UserError` if `both_ways` is not a boolean, or its second baseline, the arm of all parts, has no place."""
+    if value is not True or parts < 3:  # of two parts, all but one is the other
+        problem = f"{BOTH_WAYS} is {format_value(value)}, with {parts} part{'s' if parts != 1 else ''}"
+        raise UserError(problem, path=(kind, BOTH_WAYS), remedy="Set true with at least three parts, or false.")
+    for path, value in (
+        *(((key,), getattr(spec, key)) for key in ("ladder", "tasks", "across", "tune")),
+        (("measure", "reach"), spec.measure.reach),
+    ):
+        if value:
+            problem = f"{kind}.{BOTH_WAYS} has a second baseline, and {dotted_path(path)} knows only the first"
+            raise UserError(problem, path=path, remedy=f"Remove {dotted_path(path)} or {BOTH_WAYS}.")
+
+
+def _is_switch(name: Any, overrides: Any) -> bool:
+    """Return whether an entry is the switch `both_ways`. A part may have the same name."""
+    return name == BOTH_WAYS and not isinstance(overrides, Mapping)
 
 
 # --- factorial -------------------------------------------------------------------------------------------------------
@@ -74,7 +108,7 @@ class Factor:
     levels: Sequence[tuple[str, dict[str, Any]]]
 
 
-def factorial(spec: StudySpec, base: Mapping[str, Any]) -> Iterator[Candidate]:
+def factorial(spec: StudyFile, base: Mapping[str, Any]) -> Iterator[Candidate]:
     """Yield an arm for each cell except that of the baseline. An arm's role contains the level of each factor."""
     factors = factors_of(spec, base)
     for cell in crossing(spec, factors).cells if factors else ():
@@ -87,7 +121,7 @@ def factorial(spec: StudySpec, base: Mapping[str, Any]) -> Iterator[Candidate]:
                             role={"design": "factorial", "levels": cell})  # fmt: skip
 
 
-def factors_of(spec: StudySpec, base: Mapping[str, Any]) -> dict[str, Factor]:
+def factors_of(spec: StudyFile, base: Mapping[str, Any]) -> dict[str, Factor]:
     """Return the factors of a study's `factorial` by name.
 
     Args:
@@ -105,14 +139,14 @@ def factors_of(spec: StudySpec, base: Mapping[str, Any]) -> dict[str, Factor]:
     if len(written) > MAX_FACTORS:
         raise UserError(f"too many factors: {len(written)}", path=("factorial",), remedy=f"Use at most {MAX_FACTORS}.")
     if len(written) < 2:
-        remedy = "Write e.g. {model.norm: [rms, layer], model.position: [rope, none]}. Use arms for a single change."
+        remedy = f"Write e.g. {spec.examples['factorial']}. Use arms for a single change."
         raise UserError("a factorial crosses at least two factors", path=("factorial",), remedy=remedy)
     names = {name: name for name in written} | short_paths([name for name in written if "." in name])
     factors: dict[str, Factor] = {}
     changed = set[str]()
     for key, value in written.items():
         place = ("factorial", key)
-        factor = read_factor(names[key], key, value, base, place)
+        factor = read_factor(spec, names[key], key, value, base, place)
         if factor.name in factors:
             raise UserError(f"two factors are called {factor.name!r}", path=place, remedy="Rename one of the factors.")
         if twice := changed & factor.levels[1][1].keys():
@@ -122,10 +156,13 @@ def factors_of(spec: StudySpec, base: Mapping[str, Any]) -> dict[str, Factor]:
     return factors
 
 
-def read_factor(name: str, written: str, value: Any, base: Mapping[str, Any], place: KeyPath) -> Factor:
+def read_factor(
+    spec: StudyFile, name: str, written: str, value: Any, base: Mapping[str, Any], place: KeyPath
+) -> Factor:
     """Return a factor: a list of levels with the baseline's value, or a mapping of changes.
 
     Args:
+        spec: The study file.
         name: The name of the factor.
         written: The factor's key in the study file.
         value: The factor's value in the study file.
@@ -136,35 +173,19 @@ def read_factor(name: str, written: str, value: Any, base: Mapping[str, Any], pl
         UserError: If the changes are invalid, or the levels do not include the baseline's value and another one.
     """
     if isinstance(value, Mapping) and "." not in written:
-        check_part(written, value, place, "factor")
+        check_part(written, value, place, "factor", spec.examples["change"])
         return Factor(name, written, [("", {}), (name, dict(value))])
     check_lists({written: value}, place[:-1])
-    same = [i for i, level in enumerate(value) if is_baseline(base, {written: level}, {written: (*place, i)})]
+    same = [i for i, level in enumerate(value) if spec.is_baseline(base, {written: level}, {written: (*place, i)})]
     if len(value) < 2 or not same:
-        problem = f"the levels {format_value(value)} do not include the baseline's value and at least one other"
+        now = f" {text}" if (text := spec.baseline_text(base, written)) else ""
+        problem = f"the levels {format_value(value)} do not include the baseline's value{now} and at least one other"
         raise UserError(problem, path=place, remedy="List the baseline's value and the values to compare it with.")
     others = [(f"{name}={label(level)}", {written: level}) for i, level in enumerate(value) if i != same[0]]
     return Factor(name, written, [("", {}), *others])
 
 
-def is_baseline(base: Mapping[str, Any], overrides: Mapping[str, Any], places: Mapping[str, KeyPath]) -> bool:
-    """Return whether overrides leave the baseline unchanged.
-
-    Raises:
-        UserError: If an override is invalid. The error's path is the place of that override.
-    """
-    try:
-        baseline, changed = (
-            load_config(RunConfig, data).resolve() for data in (base, apply_overrides(base, overrides))
-        )
-    except UserError as error:
-        there = f"{dotted_path(error.path)}."
-        place = next((place for path, place in places.items() if there.startswith(f"{path}.")), None)
-        raise UserError(error.problem, path=place or next(iter(places.values())), remedy=error.remedy) from None
-    return baseline == changed
-
-
-def crossing(spec: StudySpec, factors: Mapping[str, Factor]) -> Fraction:
+def crossing(spec: StudyFile, factors: Mapping[str, Factor]) -> Fraction:
     """Return the cells of a factorial design: all cells or the requested fraction.
 
     Raises:

@@ -1,15 +1,17 @@
 """Differences between the configs of an arm and its baseline."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from taetpu.core.config import to_data
-from taetpu.spec.study_config import ResolvedConfig
+
+if TYPE_CHECKING:
+    from taetpu.spec.study_config import ResolvedConfig
 
 Diff = dict[str, tuple[Any, Any]]
 
 
-def difference(old: ResolvedConfig, new: ResolvedConfig) -> Diff:
+def difference(old: "ResolvedConfig", new: "ResolvedConfig") -> Diff:
     """Return the differences between two configs, in the form of `Arm.diff`."""
     a, b = to_data(old), to_data(new)
     before, after = a["model"].pop("layers"), b["model"].pop("layers")

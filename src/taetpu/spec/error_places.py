@@ -7,7 +7,7 @@ from typing import Any
 from taetpu.core.errors import KeyPath, UserError
 from taetpu.nn.layer_overrides import select_layers
 from taetpu.spec.document import Document
-from taetpu.spec.study_config import BASELINE
+from taetpu.spec.study_file import BASELINE
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class Sample:
         """
         train, split = config.train, source.evaluation("val")
         total = 0 if split is None else len(split.tokens)
-        if train.eval_windows == "all":
+        if train.eval_windows == "all" or train.steps == 0:
             return cls("all", total, total)
         if isinstance(train.eval_windows, int):
             if 0 < total < train.eval_windows:

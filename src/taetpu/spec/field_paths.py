@@ -6,7 +6,8 @@ from taetpu.core.config import Config, config_class_of, has_entries, slot_of
 from taetpu.core.errors import UserError, suggest
 from taetpu.core.registry import kinds
 from taetpu.nn.block import LayerConfig
-from taetpu.spec.study_config import EXAMPLES, RunConfig, StudySpec
+from taetpu.spec.study_config import RunConfig
+from taetpu.spec.study_spec import EXAMPLES, StudySpec
 
 
 class Place(NamedTuple):

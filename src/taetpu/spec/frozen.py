@@ -12,15 +12,16 @@ from taetpu.data.digests import digest_file
 from taetpu.spec.differences import changes
 from taetpu.spec.document import format_brief, format_value
 from taetpu.spec.eval_sample import Sample
+from taetpu.spec.frozen_record import check_schema, describe_changed_files, extend_arms, measure_data
+from taetpu.spec.measure import Measure
 from taetpu.spec.overrides import resolve_overrides
 from taetpu.spec.resolved_study import Arm, Study
-from taetpu.spec.study_config import Measure, RunConfig
+from taetpu.spec.study_config import RunConfig
 
 # The parts of a study that may not change after they are frozen, with their names in messages.
 FIXED = {"base": "the baseline", "measure": "`measure`", "goal": "the goal", "data": "the task's data"}
 MOST_FILES = 1000
 """Number of files beyond which a study's folder stores no digests of them."""
-MOST_NAMED = 5
 # The fields of the baseline that may change: the locations of the data, of its tokenizer and of the model that training
 # starts from, whose contents are compared by digests, and how runs are observed and computed.
 FREE = (
@@ -43,7 +44,7 @@ def frozen_data(study: Study) -> dict[str, Any]:
         "base": to_data(study.baseline),
         "data": study.source(study.arms[0]).fingerprint,
         **({"files": files} if (files := _digests(study)) else {}),
-        "measure": _measure_data(study.measure),
+        "measure": measure_data(study.measure),
         "seeds": list(study.seeds),
         "arms": {arm.name: arm.overrides for arm in study.arms},
         "idle": {arm.name: list(arm.idle) for arm in study.arms if arm.idle},
@@ -56,13 +57,6 @@ def frozen_data(study: Study) -> dict[str, Any]:
         **({"goal": study.goal} if study.goal else {}),
         **({"items": items} if (items := {n: digest_file(f) for n, f in study.item_files().items()}) else {}),
     }
-
-
-def _measure_data(measure: Measure) -> dict[str, Any]:
-    """Return a measure as plain data, without the post-hoc tables, which may be added later, and unset outcomes."""
-    outcomes = {"solved": measure.solved, "reach": measure.reach, "by": measure.reach}
-    unset = {name for name, value in outcomes.items() if value is None}
-    return {name: value for name, value in to_data(measure).items() if name not in {"post_hoc", *unset}}
 
 
 def _check_resolution(stored: Mapping[str, Any], study: Study) -> None:
@@ -91,17 +85,7 @@ def _digests(study: Study) -> dict[str, str]:
 
 def changed_files(stored: Mapping[str, Any], study: Study) -> str:
     """Return the files whose digests are not those that the study's folder stores, as text; empty if there are none."""
-    before, now = stored.get("files", {}), _digests(study)
-    added = {digest: name for name, digest in now.items() if name not in before}
-    renamed = {name: added[digest] for name, digest in before.items() if name not in now and digest in added}
-    if not before.keys() & now.keys() and not renamed:
-        return ""  # an earlier version, or other files in another folder
-    said = [f"{name} is named {other} now" for name, other in renamed.items()]
-    said += [f"{name} was {before[name][:8]} and is {now[name][:8]} now" for name in before
-            if name in now and now[name] != before[name]]  # fmt: skip
-    said += [f"{name} is missing" for name in before if name not in now and name not in renamed]
-    said += [f"{name} is new" for name in now if name not in before and name not in renamed.values()]
-    return ", ".join([*said[:MOST_NAMED], *([f"and {len(said) - MOST_NAMED} more"] if len(said) > MOST_NAMED else [])])
+    return describe_changed_files(stored.get("files", {}), _digests(study))
 
 
 def _starts(study: Study) -> dict[str, dict[str, str]]:
@@ -158,14 +142,10 @@ def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
             )
     starts = _merged_starts(stored.get("starts", {}), new.get("starts", {}), study)
     items = _merged_items(stored.get("items", {}), new.get("items", {}), study)
-    added = {name: overrides for name, overrides in new["arms"].items() if name not in stored["arms"]}
-    seeds = [*stored["seeds"], *(seed for seed in study.seeds if seed not in stored["seeds"])]
-    arms, roles = {**stored["arms"], **added}, {**stored["roles"], **new["roles"]}
-    idle = {**stored.get("idle", {}), **new["idle"]}
     files, before = new.get("files", {}), stored.get("files", {})
     if sorted(files.values()) == sorted(before.values()):
         files = before  # perhaps moved
-    extended = {"seeds": seeds, "arms": arms, "idle": idle, "roles": roles, "design": new["design"]}
+    extended = extend_arms(stored, new)
     if files:
         extended["files"] = files
     if resets := {**stored.get("resets", {}), **new.get("resets", {})}:
@@ -214,36 +194,13 @@ def _merged_items(stored: Mapping[str, str], new: Mapping[str, str], study: Stud
     return {**stored, **new}
 
 
-def check_schema(stored: Mapping[str, Any], study: Study) -> None:
-    """Raise `UserError` if the folder has run identities of another schema, or was made from a table of results."""
-    if "judged" in stored:
-        problem = f"study {study.name!r} in this folder has the runs of a table of results, which taetpu did not train"
-        remedy = (
-            "Use another study name or --root. To add runs, add them to the table, and repeat `taetpu judge` on the "
-            "table."
-        )
-        raise study.document.locate(UserError(problem, path=("study",), remedy=remedy))
-    schema = stored.get("schema")
-    if schema != SCHEMA:
-        later = type(schema) is int and schema > SCHEMA
-        problem = (
-            f"study {study.name!r} in this folder has run identities of schema {schema}, and this version of taetpu "
-            f"uses schema {SCHEMA}, so runs of the two schemas cannot be mixed"
-        )
-        remedy = (
-            f"{'Update taetpu. ' if later else ''}To train the study again, use another study name or --root. "
-            "`taetpu report` opens this folder."
-        )
-        raise study.document.locate(UserError(problem, path=("study",), remedy=remedy))
-
-
 def _with_defaults(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Return stored data, in which fields that did not exist when it was stored are set to their defaults."""
     filled = dict(stored)
     for part, cls in (("base", RunConfig), ("measure", Measure)):
         try:
             known = load_config(cls, stored.get(part))
-            filled[part] = _measure_data(known) if isinstance(known, Measure) else to_data(known)
+            filled[part] = measure_data(known) if isinstance(known, Measure) else to_data(known)
         except UserError:
             continue  # a kind or field no longer exists, so the data is compared as it was stored
     return filled

@@ -1,49 +1,49 @@
 """Load a study file or a dictionary. Every arm is resolved and checked before anything is trained."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from taetpu.core.config import Component, to_data
-from taetpu.core.config_parsing import build_components, load_config
-from taetpu.core.errors import ErrorList, KeyPath, UserError, locate_errors, shorten, suggest
+from taetpu.core.config import to_data
+from taetpu.core.config_parsing import load_config
+from taetpu.core.errors import ErrorList, KeyPath, UserError, locate_errors, suggest
 from taetpu.core.plugins import Plugin, load_plugins
 from taetpu.core.registry import kinds
 from taetpu.spec.arms import candidates
+from taetpu.spec.chinchilla import with_sizes
 from taetpu.spec.contrasts import plan_contrasts
 from taetpu.spec.differences import difference
-from taetpu.spec.document import Document, format_value, parse_value, read_document
+from taetpu.spec.document import Document, format_value, read_document
 from taetpu.spec.error_places import Origins
-from taetpu.spec.goal import plan_goal
+from taetpu.spec.goal import Measured, plan_goal
+from taetpu.spec.measure import Measure, TaskMeasure
 from taetpu.spec.overrides import apply_overrides, merge_overrides, resolve_overrides
 from taetpu.spec.presets import expand_preset
-from taetpu.spec.repeats import described, nuisances, own_measure, pool_of, repetitions, with_first_task
+from taetpu.spec.repeats import described, named_tasks, nuisances, own_measure, pool_of, repetitions, with_first_task
 from taetpu.spec.reported_data import check_reported
 from taetpu.spec.resolved_study import Arm, Sources, Study
+from taetpu.spec.sets import Sets, parse_sets
 from taetpu.spec.start import Convert
 from taetpu.spec.start_settings import expand_start
-from taetpu.spec.study_config import (
-    BASELINE,
-    Measure,
-    ResolvedConfig,
-    RunConfig,
-    StudySpec,
-    TaskMeasure,
-    check_name,
-)
+from taetpu.spec.study_config import ResolvedConfig, RunConfig
+from taetpu.spec.study_file import BASELINE
+from taetpu.spec.study_spec import StudySpec
+from taetpu.spec.trackers import read_trackers
 from taetpu.spec.tuning import Tuning, tuning
 from taetpu.spec.unresolved_arms import Candidate, Stage, bounded, check_trained
+from taetpu.spec.untrained import check_untrained_arm, check_untrained_study, training_sections
+from taetpu.spec.worth import check_worth
 from taetpu.store.frozen_study import PlannedContrast, PlannedGoal, Role
 
-Sets = Iterable[str] | Mapping[str, Any]
-"""Changes to the baseline: texts of the form `path=value`, or a mapping of paths to values."""
 NO_SPLIT = "Set {0} of the task above 0, or name files as {0}_source."
 
 
 def load_study(file: Path | str | Mapping[str, Any], sets: Sets = (), convert: Convert | None = None) -> Study:
-    """Read a study file, apply `--set` changes to its baseline, and resolve all arms. No data is read.
+    """Read a study file, apply `--set` changes to its baseline, and resolve all arms.
+
+    No data is read, except to count the parameters of the rungs of `ladder.chinchilla`.
 
     Args:
         file: The study file, or a dictionary with the content of a study file. Paths in a file (plug-ins, data) are
@@ -63,12 +63,16 @@ def load_study(file: Path | str | Mapping[str, Any], sets: Sets = (), convert: C
     folder = document.folder
     try:
         _refuse_judged(document)
+        _refuse_program(document)
         spec = load_config(StudySpec, document.data)
         plugins = _plugins(spec.plugins, folder)
-        trackers = _trackers(spec.trackers)
+        trackers = read_trackers(spec.trackers)
         seeds = spec.seed_list()
         sources = Sources(folder, seeds[0], convert)
-        base, baseline, first = _baseline(with_first_task(spec), sets, document, sources)
+        start = with_first_task(spec)
+        spec, start = with_sizes(spec, start, lambda data: _baseline(data, sets, document, sources)[0], sources)
+        base, baseline, first = _baseline(start, sets, document, sources)
+        check_untrained_study(first, training_sections(spec))
         arms = _arms(spec, base, first, document)
         design, tune = described(spec, base), tuning(spec, base)
         asked = own_measure(spec, base)
@@ -76,14 +80,15 @@ def load_study(file: Path | str | Mapping[str, Any], sets: Sets = (), convert: C
         for primary in dict.fromkeys(primaries.values()):
             judged = [arm for arm in arms if primaries[arm.name] == primary]
             reported = asked.model_copy(update={"primary": primary} if asked.reach is None else {})
-            check_reported(reported, spec.match, judged, spec.goal.metric if spec.goal else "")
+            check_reported(reported, spec.match, judged, spec.goal)
         asked.check_split()
         _check_measured(primaries, tune, arms)
         asked.check_outcome(first.config.metric_spec(asked.measured), first.config.train)
         measure = asked.directed(first.config.metric_spec(asked.primary))
+        check_worth(spec, base, first.config.metric_spec(asked.primary))
         tasks = _tasks(spec, base, measure, arms)
         contrasts, across = _contrasts(measure, arms, baseline), nuisances(spec, base)
-        goal = _goal(spec, arms)
+        goal = _goal(spec, arms, primaries)
     except UserError as error:
         raise document.locate(error) from None
     return Study(
@@ -118,6 +123,14 @@ def _refuse_judged(document: Document) -> None:
         raise UserError(problem, path=("judged",), remedy=remedy)
 
 
+def _refuse_program(document: Document) -> None:
+    """Raise `UserError` if the runs of the file are a program, where a study of models is needed."""
+    if "program" in document.data:
+        problem = "the runs of this study are a program, and this command needs a model that taetpu trains"
+        remedy = "Use `taetpu plan` or `taetpu run`, and `taetpu.run` in Python. Or write a model, and no program."
+        raise UserError(problem, path=("program",), remedy=remedy)
+
+
 def _plugins(names: tuple[str, ...], folder: Path) -> tuple[Plugin, ...]:
     for i, name in enumerate(names):
         if not (folder / name).is_file():
@@ -125,16 +138,6 @@ def _plugins(names: tuple[str, ...], folder: Path) -> tuple[Plugin, ...]:
             remedy = f"Did you mean {near[0]!r}?" if near else "Run `taetpu new NAME` to write an example of a plug-in."
             raise UserError(f"there is no plug-in {name!r}", path=("plugins", i), remedy=remedy)
     return load_plugins(folder / name for name in names)
-
-
-def _trackers(given: Any) -> dict[str, Component]:
-    """Return trackers by name, from a list of kinds or a mapping of names to settings."""
-    if isinstance(given, Mapping):  # a name without settings selects the default settings
-        given = {name: {} if settings is None else settings for name, settings in given.items()}
-    trackers = build_components("tracker", given, ("trackers",))
-    for name in trackers:
-        check_name(name, "tracker", ("trackers", name))
-    return trackers
 
 
 def _resolved(
@@ -165,7 +168,7 @@ def _baseline(
     Raises:
         UserError: If the baseline or a change is invalid.
     """
-    overrides = _parse_sets(sets)
+    overrides = parse_sets(sets)
     with locate_errors("base"):
         data = expand_start(data, lambda start: sources.read_start(start, sources.seed))
         data = _with_preset(data, {path: value for path, (_, value) in overrides.items()})
@@ -182,35 +185,6 @@ def _with_preset(data: dict[str, Any], sets: Mapping[str, Any]) -> dict[str, Any
     sizes = {name: sets[f"model.{name}"] for name in ("dim", "num_layers") if f"model.{name}" in sets}
     with locate_errors("model"):
         return {**data, "model": expand_preset({**model, **sizes})}
-
-
-def _parse_sets(sets: Sets) -> dict[str, tuple[str, Any]]:
-    """Return the place and the value of each change to the baseline, by path.
-
-    Raises:
-        UserError: If changes are invalid or a path is set twice. All errors are raised together.
-    """
-    if isinstance(sets, Mapping):
-        with locate_errors("sets"):
-            return {str(path): (f"sets[{path!r}]", value) for path, value in read_document(sets).data.items()}
-    if isinstance(sets, str) or not isinstance(sets, Iterable):
-        problem = f"sets must be a list of texts or a dictionary, got {shorten(repr(sets))}"
-        raise UserError(problem, path=("sets",), remedy='Write e.g. ["train.steps=200"] or {"train.steps": 200}.')
-    values: dict[str, tuple[str, Any]] = {}
-    mistakes = ErrorList()
-    for text in map(str, sets):
-        path, _, value = (part.strip() for part in text.partition("="))
-        place = (f"--set {text}",)
-        with mistakes.collect():
-            if not path or not value:
-                problem = f"{text!r} is not of the form path=value"
-                raise UserError(problem, path=place, remedy="Write e.g. train.steps=200.")
-            if path in values:
-                raise UserError(f"{path} is set twice", path=place, remedy="Remove one of the options.")
-            with locate_errors(*place):
-                values[path] = place[0], parse_value(value)
-    mistakes.raise_all()
-    return values
 
 
 # --- arms ------------------------------------------------------------------------------------------------------------
@@ -241,6 +215,7 @@ def _arm(candidate: Candidate, base: Mapping[str, Any], arms: Mapping[str, Arm],
     arm = _built(candidate, base, baseline, document)
     for path, place in candidate.origins.items():
         check_trained(path, place)
+    check_untrained_arm(arm, baseline)
     if candidate.grid and arm.config == arms[candidate.role.get("against", BASELINE)].config:
         return None
     several = len(candidate.overrides) > 1
@@ -320,17 +295,26 @@ def _contrasts(measure: Measure, arms: tuple[Arm, ...], baseline: RunConfig) -> 
     return planned
 
 
-def _goal(spec: StudySpec, arms: tuple[Arm, ...]) -> PlannedGoal | None:
+def _goal(spec: StudySpec, arms: tuple[Arm, ...], primaries: Mapping[str, str]) -> PlannedGoal | None:
     """Return the goal of the analysis plan (see `plan_goal`). Candidates are all arms, the baseline included."""
     if spec.goal is None:
         return None
-    if spec.tasks:
-        remedy = "Write a study with a goal for each task."
-        raise UserError("a goal has one threshold, and tasks have several metrics", path=("goal",), remedy=remedy)
+    groups: dict[str, list[Arm]] = {}
+    for arm in arms:
+        rung = arm.role["ladder"]["rung"] if spec.tasks and "ladder" in arm.role else ""
+        groups.setdefault(rung, []).append(arm)
+    measured = {rung: _measured(group, primaries) for rung, group in groups.items()}
+    baselines = measured.pop("")  # of the baseline, which has no role
+    tasks = {rung: measured.get(rung, baselines) for rung in named_tasks(spec)} if spec.tasks else {}
+    with locate_errors("goal"):
+        return plan_goal(spec.goal, baselines, [(arm.name, arm.config) for arm in arms], tasks)
+
+
+def _measured(arms: Sequence[Arm], primaries: Mapping[str, str]) -> Measured:
+    """Return the primary metric of arms, and the specs of the metrics that all of them have."""
     shared = [name for name in arms[0].config.metrics() if all(name in arm.config.metrics() for arm in arms)]
     specs = {name: arms[0].config.metric_spec(name) for name in shared}
-    with locate_errors("goal"):
-        return plan_goal(spec.goal, spec.measure.measured, specs, [(arm.name, arm.config) for arm in arms])
+    return Measured(primaries[arms[0].name], specs)
 
 
 def _primaries(spec: StudySpec, base: Mapping[str, Any], measure: Measure, arms: tuple[Arm, ...]) -> dict[str, str]:
@@ -382,7 +366,7 @@ def _check_measured(primaries: Mapping[str, str], tune: Tuning | None, arms: tup
             has = arm.config.metrics()
             if metric not in has:
                 problem = f"no run of arm {arm.name!r} measures {metric!r}, which is required to compare arms"
-                absent = not any(name.startswith(split) for name in has)
+                absent = split in ("val", "test") and not any(name.startswith(f"{split}/") for name in has)
                 remedy = NO_SPLIT.format(split) if absent else f"Use one of: {', '.join(has)}."
                 if "ladder" in arm.role and not absent and metric == primaries[arm.name] != primary:
                     # An entry of `tasks` names the metric.

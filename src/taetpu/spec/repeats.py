@@ -10,17 +10,24 @@ from typing import Any, Literal
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import KeyPath, UserError, locate_errors, suggest
 from taetpu.core.short_paths import short_paths
-from taetpu.spec.designs import crossing, factors_of, is_baseline, read_factor
-from taetpu.spec.study_config import BASELINE, Measure, StudySpec, TaskMeasure
+from taetpu.spec.designs import crossing, factors_of, read_factor
+from taetpu.spec.document import format_value
+from taetpu.spec.measure import Measure, TaskMeasure
+from taetpu.spec.study_file import BASELINE, StudyFile
 from taetpu.spec.suites import SUITES
 from taetpu.spec.unresolved_arms import Candidate, bounded, cell_name, check_lists, check_part
 from taetpu.store.frozen_study import Role, StudyDesign
 
 Key = Literal["ladder", "tasks", "across"]
 KEYS: tuple[Key, ...] = ("ladder", "tasks", "across")
+CHINCHILLA = "chinchilla"
+"""The key of a ladder that has factors on the baseline's size. `spec.chinchilla` adds the settings of each rung."""
 AS_WRITTEN = "as written"
 """The name of the baseline's own setting in `across`."""
-POOL = "pool"
+POOL, SUITE = "pool", "suite"
+"""Keys of `tasks` that do not name a task."""
+TASK = "task."
+"""Start of the paths of a task's settings."""
 POOLS = ("iqm", "mean")
 WORDS: Mapping[Key, str] = {"ladder": "the ladder", "tasks": "the task", "across": "the setting"}
 
@@ -44,7 +51,7 @@ class Rung:
     factor: str = ""
 
 
-def repeat_arms(spec: StudySpec, base: Mapping[str, Any], arms: Sequence[Candidate]) -> Iterator[Candidate]:
+def repeat_arms(spec: StudyFile, base: Mapping[str, Any], arms: Sequence[Candidate]) -> Iterator[Candidate]:
     """Yield every arm in every repetition. Without repetitions, yield the arms unchanged.
 
     Arms are compared with the baseline of their repetition.
@@ -76,7 +83,7 @@ def repeat_arms(spec: StudySpec, base: Mapping[str, Any], arms: Sequence[Candida
             )
 
 
-def repetitions(spec: StudySpec, base: Mapping[str, Any]) -> tuple[Key, list[Rung]]:
+def repetitions(spec: StudyFile, base: Mapping[str, Any]) -> tuple[Key, list[Rung]]:
     """Return the key of the study file that repeats arms, and its repetitions; none without such a key.
 
     Raises:
@@ -100,19 +107,22 @@ def repetitions(spec: StudySpec, base: Mapping[str, Any]) -> tuple[Key, list[Run
     return used[0], listed
 
 
-def _scales(spec: StudySpec, base: Mapping[str, Any]) -> list[Rung]:
+def _scales(spec: StudyFile, base: Mapping[str, Any]) -> list[Rung]:
     """Return the rungs of a `ladder`. From one rung to the next, all settings of the ladder change together."""
     check_lists(spec.ladder, ("ladder",), crossed=False)
-    for path, values in spec.ladder.items():
-        first = next(iter(spec.ladder))
-        if len(values) != len(spec.ladder[first]):
-            problem = f"{path} has {len(values)} values, but {first} has {len(spec.ladder[first])}"
+    lists = {path: values for path, values in spec.ladder.items() if path != CHINCHILLA}
+    factors = spec.ladder.get(CHINCHILLA)
+    for path, values in lists.items():
+        first = next(iter(lists))
+        if len(values) != len(lists[first]):
+            problem = f"{path} has {len(values)} values, but {first} has {len(lists[first])}"
             raise UserError(problem, path=("ladder", path), remedy="List one value per rung for each setting.")
     listed: list[Rung] = []
-    for number, values in enumerate(zip(*spec.ladder.values(), strict=True)):
-        changes = dict(zip(spec.ladder, values, strict=True))
-        places: dict[str, KeyPath] = {path: ("ladder", path, number) for path in changes}
-        unchanged, name = is_baseline(base, changes, places), cell_name(changes)
+    for number, values in enumerate(zip(*lists.values(), strict=True)):
+        changes = dict(zip(lists, values, strict=True))
+        places: dict[str, KeyPath] = {path: ("ladder", CHINCHILLA if factors else path, number) for path in changes}
+        name = f"{factors[number]:g}x" if factors else cell_name(changes)
+        unchanged = spec.is_baseline(base, changes, places)
         if any(rung.name == name for rung in listed):
             where, remedy = next(iter(places.values())), "Remove the duplicate."
             raise UserError(f"the rung {name} is listed twice", path=where, remedy=remedy)
@@ -123,57 +133,91 @@ def _scales(spec: StudySpec, base: Mapping[str, Any]) -> list[Rung]:
 # --- tasks -----------------------------------------------------------------------------------------------------------
 
 
-def named_tasks(spec: StudySpec) -> dict[str, dict[str, Any]]:
-    """Return the entries of `tasks` by name, those of a suite if it names one. The key `pool` is left out.
+def named_tasks(spec: StudyFile) -> dict[str, dict[str, Any]]:
+    """Return the entries of `tasks` by name, with those of a suite if it names one. The key `pool` is left out.
 
     Raises:
         UserError: If the suite is unknown, or the rule of pooling is.
     """
-    entries = spec.tasks
-    if isinstance(entries, str):
-        if entries not in SUITES:
-            raise UserError(f"unknown suite {entries!r}", path=("tasks",), remedy=suggest(entries, SUITES))
-        entries = SUITES[entries]
-    if not isinstance(entries, Mapping):
-        problem = f"tasks must be a mapping or the name of a suite, got {entries!r}"
-        raise UserError(problem, path=("tasks",), remedy=f"Write e.g. {', '.join(SUITES)}, or {{NAME: {{...}}}}.")
+    entries = _entries(spec)
     if (pool := entries.get(POOL, POOLS[0])) not in POOLS:
         problem = f"{pool!r} does not pool tasks"
         raise UserError(problem, path=("tasks", POOL), remedy=f"Use one of: {', '.join(POOLS)}.")
-    return {name: entry for name, entry in entries.items() if name != POOL}
+    return {name: _checked(name, entry) for name, entry in entries.items() if name != POOL}
 
 
-def pool_of(spec: StudySpec) -> str:
+def _checked(name: Any, entry: Any) -> dict[str, Any]:
+    if isinstance(entry, Mapping | None):
+        return dict(entry or {})
+    problem = f"the entry of a task must be a mapping, got {format_value(entry)}"
+    remedy = "Write e.g. {task: {kind: sort}}. Settings of all tasks belong in base."
+    raise UserError(problem, path=("tasks", name), remedy=remedy)
+
+
+def _entries(spec: StudyFile) -> Mapping[str, Any]:
+    """Return `tasks` with the entries of its suite. Its other entries change settings of the suite's tasks."""
+    entries, place = spec.tasks, ("tasks", SUITE)
+    if isinstance(entries, str):
+        entries, place = {SUITE: entries}, ("tasks",)
+    if not isinstance(entries, Mapping):
+        problem = f"tasks must be a mapping or the name of a suite, got {format_value(entries)}"
+        raise UserError(problem, path=("tasks",), remedy=f"Write e.g. {', '.join(SUITES)}, or {{NAME: {{...}}}}.")
+    if SUITE not in entries:
+        return entries
+    suite = str(entries[SUITE])
+    if suite not in SUITES:
+        raise UserError(f"unknown suite {suite!r}", path=place, remedy=suggest(suite, SUITES))
+    shared = {path: value for path, value in entries.items() if str(path).startswith(TASK)}
+    named = {name: entry if name == POOL else changed_entry(entry, shared) for name, entry in SUITES[suite].items()}
+    for name, entry in entries.items():
+        if name in named and name != POOL:
+            changes = _checked(name, entry)
+            with locate_errors("tasks", name, "measure"):
+                load_config(TaskMeasure, changes.get("measure") or {})
+            named[name] = changed_entry(named[name], changes)
+        elif name not in (SUITE, *shared):
+            named[name] = entry
+    return named
+
+
+def changed_entry(entry: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an entry of a suite with other settings: of its task by path (`task.seq_len`), and others by name."""
+    task = {path.removeprefix(TASK): value for path, value in changes.items() if str(path).startswith(TASK)}
+    others = {path: value for path, value in changes.items() if not str(path).startswith(TASK)}
+    measure = {**entry["measure"], **(others.get("measure") or {})}
+    return {**entry, "task": {**entry["task"], **task}, **others, "measure": measure}
+
+
+def pool_of(spec: StudyFile) -> str:
     """Return how effects are pooled over tasks: `iqm` or `mean`; empty without tasks."""
-    entries = SUITES.get(spec.tasks, {}) if isinstance(spec.tasks, str) else spec.tasks
-    return entries.get(POOL, POOLS[0]) if entries else ""
+    return _entries(spec).get(POOL, POOLS[0]) if spec.tasks else ""
 
 
-def with_first_task(spec: StudySpec) -> dict[str, Any]:
+def with_first_task(spec: StudyFile) -> dict[str, Any]:
     """Return the baseline as written; if it has no task, with the `task` of the first entry of `tasks`."""
     if not spec.tasks or "task" in spec.base:
         return spec.base
     first = next(iter(named_tasks(spec).values()), None)
-    return {"task": first["task"], **spec.base} if isinstance(first, Mapping) and "task" in first else spec.base
+    return {"task": first["task"], **spec.base} if first and "task" in first else spec.base
 
 
-def _tasks(spec: StudySpec, base: Mapping[str, Any]) -> list[Rung]:
+def _tasks(spec: StudyFile, base: Mapping[str, Any]) -> list[Rung]:
     listed: list[Rung] = []
     for name, entry in named_tasks(spec).items():
         place = ("tasks", name)
-        changes = {path: value for path, value in (entry or {}).items() if path != "measure"} if entry else {}
-        check_part(name, changes or {"task": None}, place, "task")
+        changes = {path: value for path, value in entry.items() if path != "measure"}
+        check_part(name, changes or {"task": None}, place, "task", spec.examples["change"])
         places: dict[str, KeyPath] = {path: (*place, path) for path in changes}
         with locate_errors(*place, "measure"):
-            measure = load_config(TaskMeasure, (entry or {}).get("measure") or {})
-        unchanged = not changes or is_baseline(base, changes, places)
+            measure = load_config(TaskMeasure, entry.get("measure") or {})
+        unchanged = not changes or spec.is_baseline(base, changes, places)
         if unchanged and any(not rung.changes for rung in listed):
             raise UserError(f"two tasks are the baseline's: {name!r} is the second", path=place, remedy="Remove one.")
         listed.append(Rung(name, {} if unchanged else changes, places, measure))
     return listed
 
 
-def own_measure(spec: StudySpec, base: Mapping[str, Any]) -> Measure:
+def own_measure(spec: StudyFile, base: Mapping[str, Any]) -> Measure:
     """Return how arms are compared on the baseline's task: the study's `measure` with that of its entry in `tasks`."""
     if not spec.tasks:
         return spec.measure
@@ -185,13 +229,13 @@ def own_measure(spec: StudySpec, base: Mapping[str, Any]) -> Measure:
 # --- settings --------------------------------------------------------------------------------------------------------
 
 
-def _settings(spec: StudySpec, base: Mapping[str, Any]) -> list[Rung]:
+def _settings(spec: StudyFile, base: Mapping[str, Any]) -> list[Rung]:
     """Return the settings of `across`: the baseline's, and each other value of one setting at a time."""
     names = {name: name for name in spec.across} | short_paths([str(name) for name in spec.across if "." in str(name)])
     listed = [Rung(AS_WRITTEN, {}, {})]
     for written, value in spec.across.items():
         place = ("across", written)
-        factor = read_factor(str(names[written]), str(written), value, base, place)
+        factor = read_factor(spec, str(names[written]), str(written), value, base, place)
         for title, changes in factor.levels[1:]:
             places: dict[str, KeyPath] = {path: (*place, path) if path != written else place for path in changes}
             listed.append(Rung(title, changes, places, factor=factor.name))
@@ -201,7 +245,7 @@ def _settings(spec: StudySpec, base: Mapping[str, Any]) -> list[Rung]:
 # --- data for the analysis -------------------------------------------------------------------------------------------
 
 
-def described(spec: StudySpec, base: Mapping[str, Any]) -> StudyDesign:
+def described(spec: StudyFile, base: Mapping[str, Any]) -> StudyDesign:
     """Return the designs of a study as plain data for the analysis."""
     designs: StudyDesign = {}
     if factors := factors_of(spec, base):
@@ -219,7 +263,7 @@ def described(spec: StudySpec, base: Mapping[str, Any]) -> StudyDesign:
     return designs
 
 
-def nuisances(spec: StudySpec, base: Mapping[str, Any]) -> dict[str, list[str]]:
+def nuisances(spec: StudyFile, base: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return the settings of `across` by the name of what they change, without the baseline's own."""
     groups: dict[str, list[str]] = {}
     for rung in repetitions(spec, base)[1] if spec.across else ():

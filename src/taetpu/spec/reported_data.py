@@ -4,28 +4,31 @@ from collections.abc import Sequence
 
 from taetpu.core.errors import UserError
 from taetpu.optim.selection import observers, selectors
+from taetpu.spec.goal import GoalConfig
+from taetpu.spec.measure import Measure
 from taetpu.spec.resolved_study import Arm
-from taetpu.spec.study_config import Measure
 
 BUDGETS = ("flops", "time")
 """The quantities in `match` that a run which stops does not use up."""
 
 
-def check_reported(measure: Measure, match: Sequence[str], arms: Sequence[Arm], goal: str = "") -> None:
+def check_reported(measure: Measure, match: Sequence[str], arms: Sequence[Arm], goal: GoalConfig | None = None) -> None:
     """Raise `UserError` if a study reports data by which a run chooses, or matches the budgets of runs that may stop.
 
     Args:
         measure: How arms are compared.
         match: The quantities in which arms are matched.
         arms: All arms.
-        goal: The metric of the goal; empty without one, or if it is the primary metric.
+        goal: The goal; None without one.
     """
     choosing = [(arm, slot, part) for arm in arms for slot, part in selectors(arm.config.train).items()]
     if choosing:
         arm, slot, part = choosing[0]
         why = f"train.{slot}: {part.kind} of arm {arm.name!r} chooses by validation data"
         reported = [(measure.primary, ("measure", "primary"))]
-        reported += [(goal, ("goal", "metric"))] if goal else []
+        if goal is not None:
+            reported += [(goal.metric, ("goal", "metric"))] if goal.metric else []
+            reported += [(each.metric, ("goal", "tasks", name, "metric")) for name, each in goal.tasks.items()]
         for name, contrast in measure.contrasts.items():
             reported += [(contrast.spread, ("measure", "contrasts", name, "spread"))] if contrast.spread else []
         for metric, path in reported:

@@ -23,9 +23,10 @@ from taetpu.spec.differences import Diff, changes
 from taetpu.spec.document import Document, format_brief
 from taetpu.spec.error_places import Origins
 from taetpu.spec.eval_sample import Sample, check_lengths
+from taetpu.spec.measure import Measure, TaskMeasure
 from taetpu.spec.run_ids import plugin_sources, run_ids
 from taetpu.spec.start import SEED, Convert, StartConfig, StoredModel, StoredParameters, read_start
-from taetpu.spec.study_config import Measure, ResolvedConfig, RunConfig, TaskMeasure
+from taetpu.spec.study_config import ResolvedConfig, RunConfig
 from taetpu.spec.tuning import Tuning
 from taetpu.spec.unresolved_arms import Stage
 from taetpu.store.frozen_study import PlannedContrast, PlannedGoal, PostHocSettings, Role, StudyDesign
@@ -59,13 +60,9 @@ class RunSpec:
     def record(self) -> dict[str, Any]:
         """Return the content of the run's `config.json`. The run's identity can be computed from this content."""
         about = {"schema": SCHEMA, "arm": self.arm, "seed": self.seed, "id": self.id, "config": to_data(self.config)}
-        return {
-            **about,
-            "defaults": fields_at_default(self.config),
-            "data": self.data,
-            **({"start": self.start} if self.start else {}),
-            "plugins": plugin_sources(self.config),
-        }
+        about |= {"defaults": fields_at_default(self.config), "data": self.data}
+        about |= {"start": self.start} if self.start else {}
+        return about | {"plugins": plugin_sources(self.config)}
 
 
 @dataclass(frozen=True)
@@ -150,6 +147,10 @@ class Sources:
         self._known: dict[str, Source] = {}
         self._items: dict[str, ItemSet] = {}
         self._starts: dict[tuple[str, int | None], StoredModel] = {}
+
+    def unread(self) -> "Sources":
+        """Return the same tasks in the state before any was prepared, for another process."""
+        return Sources(self.folder, self.seed, self._convert)
 
     def prepare(self, config: ResolvedConfig) -> Source:
         """Return the prepared task of a config. The task is prepared only once.

@@ -12,7 +12,7 @@ from taetpu.core.errors import UserError, locate_errors
 from taetpu.core.registry import kinds
 from taetpu.nn.block import LayerConfig
 from taetpu.nn.lm import LMConfig, ModelConfig
-from taetpu.spec.preset_study import changed_fields, setting
+from taetpu.spec.preset_differences import changed_fields, setting
 from taetpu.spec.presets import Settings, replace_settings
 from taetpu.spec.start import StartConfig, StoredModel
 

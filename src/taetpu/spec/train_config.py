@@ -53,8 +53,8 @@ class TrainConfig(Config):
     The last step is always evaluated. A run diverges if its training loss is above `loss_bound` or NaN.
     """
 
-    steps: Annotated[int, Field(gt=0, le=MAX_STEPS)] | None = None
-    """Number of optimizer steps. Either `steps` or `epochs` is set."""
+    steps: Annotated[int, Field(ge=0, le=MAX_STEPS)] | None = None
+    """Number of optimizer steps. Either `steps` or `epochs` is set. With 0, models are evaluated as initialised."""
     epochs: Annotated[PositiveFloat, Field(le=MAX_STEPS)] | None = None
     """Number of passes over the training windows. Either `steps` or `epochs` is set."""
     batch_size: Size = 32
@@ -130,7 +130,7 @@ class TrainConfig(Config):
                 path=("schedule", "min_lr"),
                 remedy=f"Use at most {peak}.",
             )
-        if self.steps is not None:
+        if self.steps:
             self.check_schedule(self.steps)
         return self
 
@@ -209,9 +209,13 @@ class TrainConfig(Config):
                 raise UserError(problem, path=(slot, "windows"), remedy=f"Use at most {len(split.tokens)}.")
 
     def evaluations(self, steps: int) -> list[int]:
-        """Return the steps after which a run with `steps` steps is evaluated. The last step is always included."""
+        """Return the steps after which a run with `steps` steps is evaluated. The last step is always included.
+
+        Step 0 is included if a metric on evaluation sets is `measured_at_start`.
+        """
         every = self._eval_every(steps)
-        return sorted({*range(every, steps, every), steps})
+        start = any(metric.measured_at_start for metric in self.eval_metrics.values())
+        return sorted({*([0] if start else []), *range(every, steps, every), steps})
 
     def num_evaluations(self, steps: int, after: int = 0) -> int:
         """Return the number of evaluations after step `after` in a run with `steps` steps.

@@ -6,11 +6,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
 from taetpu.spec.document import format_value
-from taetpu.spec.overrides import apply_overrides
-from taetpu.spec.study_config import RunConfig, StudySpec, parse_seeds
+from taetpu.spec.study_file import StudyFile, parse_seeds
 from taetpu.spec.unresolved_arms import cell_name, check_lists, check_trained
 
 FIRST_SEED = 1_000_000  # the first default tuning seed, far above the usual seeds of a study
@@ -51,7 +49,7 @@ class Tuning:
         return [path for path, values in numbers.items() if cell[path] in (min(values), max(values))]
 
 
-def tuning(spec: StudySpec, base: Mapping[str, Any]) -> Tuning | None:
+def tuning(spec: StudyFile, base: Mapping[str, Any]) -> Tuning | None:
     """Return the tuning of a study; None if the study file has no key `tune`.
 
     Args:
@@ -69,7 +67,7 @@ def tuning(spec: StudySpec, base: Mapping[str, Any]) -> Tuning | None:
         remedy = "Tune the arms in one study for each task."
         raise UserError("arms cannot be tuned on several tasks at once", path=("tune",), remedy=remedy)
     if not values:
-        remedy = "Add values to try, e.g. train.optimizer.lr: [1e-3, 3e-3, 1e-2]."
+        remedy = f"Add values to try, e.g. {spec.examples['tune']}."
         raise UserError("nothing is tuned", path=("tune",), remedy=remedy)
     check_lists(values, ("tune",), most=MAX_CELLS)
     for path, tried in values.items():
@@ -78,14 +76,13 @@ def tuning(spec: StudySpec, base: Mapping[str, Any]) -> Tuning | None:
     if shared := sorted(set(seeds) & set(spec.seed_list())):
         problem = f"seed {shared[0]} is used for tuning and for comparing arms, which would bias the comparison"
         raise UserError(problem, path=("tune", "seeds"), remedy="Use other seeds, or remove the key seeds.")
-    metric = f"val/{spec.measure.primary.rpartition('/')[2]}"
-    planned = Tuning({path: tuple(tried) for path, tried in values.items()}, seeds, metric)
+    planned = Tuning({path: tuple(tried) for path, tried in values.items()}, seeds, spec.tuning_metric)
     if len(planned.cells) < math.prod(map(len, values.values())):
         raise UserError("two values have the same name", path=("tune",), remedy="Remove one of the values.")
     return planned
 
 
-def _check_tried(path: str, tried: list[Any], spec: StudySpec, base: Mapping[str, Any]) -> None:
+def _check_tried(path: str, tried: list[Any], spec: StudyFile, base: Mapping[str, Any]) -> None:
     place = ("tune", path)
     check_trained(path, place)
     if rung := next((str(other) for other in (*spec.ladder, *spec.across) if f"{other}.".startswith(f"{path}.")), None):
@@ -94,8 +91,4 @@ def _check_tried(path: str, tried: list[Any], spec: StudySpec, base: Mapping[str
     if len(tried) < 2:
         problem = f"{format_value(tried)} is a single value"
         raise UserError(problem, path=place, remedy="List at least two values, e.g. [1e-3, 3e-3, 1e-2].")
-    for i, value in enumerate(tried):
-        try:
-            load_config(RunConfig, apply_overrides(base, {path: value}))
-        except UserError as error:
-            raise UserError(error.problem, path=(*place, i), remedy=error.remedy) from None
+    spec.check_tried(base, path, tried)

@@ -12,7 +12,7 @@ from taetpu.core.errors import KeyPath, UserError
 from taetpu.core.identity import FIELDS_OUTSIDE_IDENTITY
 from taetpu.core.short_paths import short_paths
 from taetpu.spec.document import format_value
-from taetpu.spec.study_config import LONGEST_NAME, check_name
+from taetpu.spec.study_file import LONGEST_NAME, check_name
 from taetpu.store.frozen_study import Role
 
 LONGEST_LABEL = 40
@@ -56,7 +56,7 @@ def check_paths(overrides: Mapping[Any, Any], place: KeyPath) -> None:
             )
 
 
-def check_part(name: Any, overrides: Any, place: KeyPath, what: str) -> None:
+def check_part(name: Any, overrides: Any, place: KeyPath, what: str, example: str) -> None:
     """Raise `UserError` if a named change in the study file has an invalid name or no overrides.
 
     Args:
@@ -64,13 +64,14 @@ def check_part(name: Any, overrides: Any, place: KeyPath, what: str) -> None:
         overrides: The overrides.
         place: The place of the name in the study file.
         what: The noun for the change in error messages, such as `arm`.
+        example: The overrides that the message shows, such as `{lr: 0.1}`.
     """
     if not isinstance(name, str):
         raise UserError(f"{what} name {name!r} is not text", path=place, remedy=f"Write '{name}' in quotes.")
     check_name(name, what, place)
     if not isinstance(overrides, Mapping) or not overrides:
         problem = f"{what} {name!r} must be a mapping with at least one override, got {format_value(overrides)}"
-        raise UserError(problem, path=place, remedy="Add overrides, e.g. {model.position: none}.")
+        raise UserError(problem, path=place, remedy=f"Add overrides, e.g. {example}.")
     check_paths(overrides, place)
 
 

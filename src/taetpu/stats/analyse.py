@@ -12,18 +12,28 @@ from taetpu.stats.components import arms_with_own_noise, format_component_arm
 from taetpu.stats.contrasts import Contrast, estimate_contrasts
 from taetpu.stats.designs import analyse_designs, design_limits
 from taetpu.stats.deviations import find_departures
-from taetpu.stats.goal import answer_goal, read_levels
+from taetpu.stats.goal import answer_goal, goal_arms, goal_metrics, read_levels
 from taetpu.stats.goal_results import GoalAnswer
 from taetpu.stats.goal_search import count_looks
 from taetpu.stats.integrity import find_damage, raise_if_damaged
 from taetpu.stats.item_effects import compare_scores
 from taetpu.stats.load import read_study
+from taetpu.stats.origin import add_origin, count_reused
 from taetpu.stats.outcomes import Outcomes, compare_shares, describe_runs, log_rank_p, read_outcomes
 from taetpu.stats.plan import Plan, read_plan
 from taetpu.stats.post_hoc import compare_tables
 from taetpu.stats.power import PowerAnalysis
 from taetpu.stats.repeats import Pooled, pool_effects, rung_of
-from taetpu.stats.results import Arm, FrozenPlan, JudgedEffect, JudgedTable, Label, Model, NoiseFloor, Results, Reused
+from taetpu.stats.results import (
+    Arm,
+    FrozenPlan,
+    JudgedEffect,
+    Label,
+    Model,
+    NoiseFloor,
+    RepeatedRun,
+    Results,
+)
 from taetpu.stats.results import Contrast as JudgedContrast
 from taetpu.stats.results import Group as GroupEntry
 from taetpu.stats.results_table import (
@@ -39,7 +49,7 @@ from taetpu.stats.secondary_analyses import alternative_analyses, bootstrap_effe
 from taetpu.stats.selection import choices_of
 from taetpu.stats.verdict import Evidence
 from taetpu.store.documents import finite
-from taetpu.store.frozen_study import FrozenStudy, PlannedGoal, SourceTable
+from taetpu.store.frozen_study import FrozenStudy, PlannedGoal
 from taetpu.store.study import StudyFolder
 
 BASELINE = "baseline"
@@ -138,7 +148,7 @@ def compute_results(folder: StudyFolder, *, checked: bool = False) -> Results:
         "groups": [_group(g, table, outcomes) for g in groups],
         "packs": count_packs(table),
         "hardware": count_devices(table),
-        "reused": _reused(table, folder.read_audit() or {}),
+        "reused": count_reused(table, folder.read_audit() or {}),
         "tuning": study.get("tuning"),
         "designs": analyse_designs(study, table, plan, judged) if final else {"limits": design_limits(study)},
         "arms": [
@@ -146,12 +156,11 @@ def compute_results(folder: StudyFolder, *, checked: bool = False) -> Results:
             for arm in study["arms"]
         ],
     }
-    if "judged" in study:
-        results["judged"] = _judged_table(study["judged"], study, table)
+    add_origin(results, study, table)
+    if (repeated := folder.read_repeat()) is not None:
+        results["repeat"] = cast(RepeatedRun, repeated)
     if contrasts:
-        results["contrasts"] = [
-            _contrast(contrast, evidence[contrast.key], study, final, compared, outcomes) for contrast in contrasts
-        ]
+        results["contrasts"] = [_contrast(c, evidence[c.key], study, final, compared, outcomes) for c in contrasts]
     if table.searched:
         results["searched"] = True
     if plan.goal:
@@ -164,10 +173,11 @@ def compute_results(folder: StudyFolder, *, checked: bool = False) -> Results:
 
 
 def _goal(goal: PlannedGoal, plan: Plan, study: FrozenStudy, folder: StudyFolder, measured: Table) -> GoalAnswer:
-    same = goal["metric"] == plan.primary
-    table = measured if same else read_table(folder, study, goal["metric"])
+    same = "tasks" not in goal and goal["metric"] == plan.primary
+    table = measured if same else read_table(folder, study, goal_metrics(goal, study))
     looks = count_looks(folder.read_search(), goal, len(study["seeds"]))
-    return answer_goal(goal, read_levels(table, study.get("goal_costs", {})), plan.alpha, looks=looks)
+    levels = read_levels(table, study.get("goal_costs", {}), goal_arms(goal, study))
+    return answer_goal(goal, levels, plan.alpha, looks=looks)
 
 
 def _frozen_plan(plan: Plan, study: FrozenStudy) -> FrozenPlan:
@@ -281,7 +291,7 @@ def _collect_evidence(
 
 
 def _judge_pooled(pooled: Pooled, evidence: Evidence, study: FrozenStudy, final: bool, compared: int) -> JudgedEffect:
-    """Return a pooled effect with its verdict. Its noise is that of its own seeds."""
+    """Return a pooled effect with its verdict. Its noise is estimated from its seeds alone."""
     sides = verdict.Sides((pooled.runs, pooled.runs))
     return _judge(evidence, pooled.plan, study, None, 1, final, compared, 3, sides)
 
@@ -395,13 +405,6 @@ def _group(group: Group, table: Table, outcomes: Outcomes | None) -> GroupEntry:
     return entry
 
 
-def _reused(table: Table, audit: Mapping[str, Any]) -> Reused:
-    """Return the number of reused runs and the number of reused runs that an audit replicated."""
-    taken = {(arm, cell.seed) for arm, row in table.cells.items() for cell in row if cell.run and cell.run.origin()}
-    proved = {(arm, seed) for arm, seed in audit.get("proved", ())}
-    return {"runs": len(taken), "audited": len(taken & proved)}
-
-
 def _arm(
     name: str,
     study: FrozenStudy,
@@ -477,18 +480,6 @@ def _format_change(name: str, changes: Mapping[str, Any], study: FrozenStudy) ->
 def _sides(table: Table, arm: str, baseline: str, outcomes: Outcomes | None) -> verdict.Sides:
     reached = (len(outcomes.reached[arm]), len(outcomes.reached[baseline])) if outcomes else None
     return verdict.Sides((len(table.cells[arm]), len(table.cells[baseline])), reached=reached)
-
-
-def _judged_table(source: SourceTable, study: FrozenStudy, table: Table) -> JudgedTable:
-    """Return what is known of the table from which a study was made. Its path depends on the machine."""
-    missing = {arm: [cell.seed for cell in row if cell.outcome == "missing"] for arm, row in table.cells.items()}
-    known: JudgedTable = {**source, "missing": {arm: seeds for arm, seeds in missing.items() if seeds}}
-    known.pop("path", None)
-    if "blocks" in study:
-        known["blocks"] = study["blocks"]
-    if table.stratum:
-        known["stratum_of"] = {str(seed): number for seed, number in table.stratum.items()}
-    return known
 
 
 def _seed_label(seeds: int) -> Label | None:

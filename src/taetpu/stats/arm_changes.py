@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from taetpu.store.flat_config import COLUMNS
+from taetpu.store.flat_config import COLUMNS, SETTINGS
 from taetpu.store.frozen_study import FrozenStudy
 
 
@@ -30,8 +30,9 @@ def changes_of(study: FrozenStudy, arm: str) -> dict[str, Any]:
 
 
 def baseline_settings(study: FrozenStudy) -> Mapping[str, Any]:
-    """Return the baseline's config; in a study that was made from a table, the values of its columns."""
-    return study["base"].get(COLUMNS, study["base"])
+    """Return the baseline's config: the values of its columns for a table, and the settings for a program."""
+    base = study["base"]
+    return base.get(COLUMNS, base.get(SETTINGS, base))
 
 
 def value_at(base: Mapping[str, Any], path: str) -> Any:

@@ -173,7 +173,9 @@ def _check_level(claim: LevelClaim, results: Results, where: KeyPath) -> Finding
         low, high = mean - half, mean + half
     places = max(formatting.decimals((high - low) / 2), MIN_PLACES)
     ends = " to ".join(formatting.number(end, places) for end in (low, high))
-    what = describe_metric(plan).label if {"solved", "reach"} & {*plan} else results["primary"]
+    rung = arms[claim.arm].get("role", {}).get("ladder", {}).get("rung", "")
+    task = plan.get("tasks", {}).get(rung, {"primary": results["primary"]})
+    what = describe_metric(plan).label if {"solved", "reach"} & {*plan} else task["primary"]
     evidence = f"{what} is {formatting.number(mean, places)}, 95 % interval {ends}"
     holds = low > claim.level if claim.side == "above" else high < claim.level
     return Finding(claim, holds, evidence)

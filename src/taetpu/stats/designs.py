@@ -1,14 +1,18 @@
 """Analyses and limitations of a study's designs."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+from taetpu.core.errors import UserError
 from taetpu.stats import factorial, formatting, ladder, linear_model
 from taetpu.stats.arm_changes import changes_of
 from taetpu.stats.components import judge_components
+from taetpu.stats.ladder_results import Ladder, Scale
 from taetpu.stats.plan import Plan
 from taetpu.stats.repeats import analyse_across, analyse_tasks
-from taetpu.stats.results import Designs, Excess, Factorial, JudgedEffect, Ladder, Scale
+from taetpu.stats.results import BothWays, Designs, Excess, Factorial, JudgedEffect, Parts, Results
 from taetpu.stats.results_table import Table
+from taetpu.stats.verdict import holm
+from taetpu.stats.worth import Runs, analyse_worth
 from taetpu.store.frozen_study import FactorialDesign, FrozenStudy, LadderDesign, OneByOne, Role
 
 BASELINE = "baseline"
@@ -46,7 +50,11 @@ def analyse_designs(study: FrozenStudy, table: Table, plan: Plan, judged: Mappin
     analyses: Designs = {"limits": design_limits(study)}
     for kind in ONE_BY_ONE:
         if parts := _parts(roles, kind):
-            analyses[kind] = {"scales": {rung: _excess(table, arms, plan.at(rung)) for rung, arms in parts.items()}}
+            analysed: Parts = {"scales": {rung: _excess(table, arms, plan.at(rung)) for rung, arms in parts.items()}}
+            others = {role.get("part_left"): arm for arm, role in roles.items() if role.get("design") == kind}
+            if left := {part: arm for part, arm in others.items() if part is not None}:
+                analysed = _both_ways(analysed, parts[""], left, table, plan)
+            analyses[kind] = analysed
     if "factorial" in design:
         analyses["factorial"] = _factorial(design["factorial"], roles, table, plan)
     if "ladder" in design:
@@ -75,9 +83,35 @@ def _parts(roles: Mapping[str, Role], kind: OneByOne) -> dict[str, dict[str | No
     """Return `{rung: {part: (arm, baseline)}}`. The key of the arm that changes all parts is None."""
     parts: dict[str, dict[str | None, tuple[str, str]]] = {}
     for arm, role in roles.items():
-        if role.get("design") == kind:
+        if role.get("design") == kind and "part" in role:
             parts.setdefault(_scale(role), {})[role.get("part")] = arm, role.get("against", BASELINE)
     return parts
+
+
+def parts_that_matter(results: Results, most: int) -> list[str]:
+    """Return the parts of `leave_one_out` or `add_one_in` with a verdict of better or worse, the largest effects first.
+
+    With `both_ways`, the verdict and the effect may be those of the part alone or last.
+
+    Args:
+        results: the results of a study.
+        most: the maximum number of parts.
+
+    Raises:
+        UserError: if fewer than two parts have such a verdict.
+    """
+    sizes: dict[str, float] = {}
+    for arm in results["arms"]:
+        part = arm["role"].get("part") or arm["role"].get("part_left")
+        if arm["role"].get("design") in ONE_BY_ONE and part and arm["verdict"] in ("better", "worse"):
+            sizes[part] = max(sizes.get(part, 0.0), abs(arm["effect"] or 0.0))
+    if len(sizes) < 2:
+        problem = (
+            f"{len(sizes)} parts of {results['study']} are better or worse than the baseline, and a pair needs two"
+        )
+        remedy = "Run the study with more seeds." if results["final"] else "Finish the study with `taetpu run`."
+        raise UserError(problem, remedy=remedy)
+    return sorted(sizes, key=lambda part: -sizes[part])[:most]
 
 
 def _excess(table: Table, parts: Mapping[str | None, tuple[str, str]], plan: Plan) -> Excess | None:
@@ -86,9 +120,50 @@ def _excess(table: Table, parts: Mapping[str | None, tuple[str, str]], plan: Pla
         return None
     (whole, baseline), single = parts[None], [arm for part, (arm, _) in parts.items() if part is not None]
     weights = {whole: 1.0, **dict.fromkeys(single, -1.0), baseline: len(single) - 1.0}
-    values = {arm: table.values(arm) for arm in weights}
-    effect = linear_model.estimate_contrast(values, weights, plan.bounds, plan.noise, table.block)
+    effect = _contrast(table, weights, weights, plan)
     return {"arm": whole, "parts": single, "excess": effect.effect, "ci95": effect.interval, "p": effect.p}
+
+
+def _contrast(table: Table, arms: Iterable[str], weights: Mapping[str, float], plan: Plan) -> linear_model.Effect:
+    values = {arm: table.values(arm) for arm in arms}
+    return linear_model.estimate_contrast(values, weights, plan.bounds, plan.noise, table.block)
+
+
+def _both_ways(
+    analysed: Parts,
+    parts: Mapping[str | None, tuple[str, str]],
+    left: Mapping[str, str],
+    table: Table,
+    plan: Plan,
+) -> Parts:
+    """Return the analysis of parts with the effects of parts that change alone and last.
+
+    Args:
+        analysed: the analysis without them.
+        parts: see `_parts`.
+        left: the arm of all other parts, by part.
+        table: the study's runs.
+        plan: the study's analysis plan.
+    """
+    whole = parts[None][0]
+    ours, theirs = [BASELINE, *(arm for arm, _ in parts.values())], [whole, *left.values()]
+    rows: list[BothWays] = []
+    for part, others in left.items():
+        alone = _contrast(table, ours, {parts[part][0]: 1.0, BASELINE: -1.0}, plan)
+        last = _contrast(table, theirs, {whole: 1.0, others: -1.0}, plan)
+        more = linear_model.subtract(last, alone)
+        rows.append({"part": part, "alone": alone.effect, "last": last.effect, "difference": more.effect,
+                     "ci95": more.interval, "p": more.p, "p_holm": None})  # fmt: skip
+    corrected = holm({row["part"]: row["p"] for row in rows})
+    together = _contrast(table, ours, {whole: 1.0, BASELINE: -1.0}, plan)
+    total = _contrast(table, theirs, {whole: float(len(left)), **dict.fromkeys(left.values(), -1.0)}, plan)
+    effect = linear_model.subtract(together, total)  # both contain `whole`, so the interval is rather too wide
+    return {
+        **analysed,
+        "both_ways": [{**row, "p_holm": corrected[row["part"]]} for row in rows],
+        "last": {"arm": whole, "parts": [*left.values()], "excess": effect.effect, "ci95": effect.interval,
+                 "p": effect.p},
+    }  # fmt: skip
 
 
 def _factorial(design: FactorialDesign, roles: Mapping[str, Role], table: Table, plan: Plan) -> Factorial:
@@ -140,7 +215,19 @@ def _ladder(
             arm: {"rungs": names[arm], **ladder.analyse_ladder(climbed, plan, measure)} for arm, climbed in arms.items()
         },
     }
+    if plan.worth:
+        bases = {rung: _runs(table, scale["baseline"]) for rung, scale in scales.items()}
+        climbers = {arm: {rung: _runs(table, name) for rung, name in rungs.items()} for arm, rungs in names.items()}
+        analysis["worth"] = analyse_worth(bases, climbers)
     return analysis, measure
+
+
+def _runs(table: Table, arm: str) -> Runs:
+    """Return the runs of an arm for multipliers, with mean FLOPs if runs differ in them because some stopped."""
+    spent = [result.get("flops") for result in table.results(arm)]
+    known = [flops for flops in spent if flops]
+    compute = sum(known) / len(known) if known and len(known) == len(spent) else None
+    return Runs(arm, compute, table.values(arm), len(table.diverged_seeds(arm)))
 
 
 def _ladder_limits(analysis: Ladder, measure: ladder.Measure | None, plan: Plan) -> list[str]:

@@ -8,7 +8,7 @@ from taetpu.store.frozen_study import FrozenStudy, Tuning
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 
-JUDGED_BY = ("primary", "direction", "equivalence", "alpha", "solved", "reach", "by")
+JUDGED_BY = ("primary", "direction", "equivalence", "alpha", "solved", "reach", "by", "worth")
 TUNED_SUFFIX = "@tuned"  # suffix in the name of an arm that tuning adds
 TRIAL_MARK = "~"  # part of the name of every tuning trial's arm
 

@@ -1,7 +1,7 @@
 """Effects and verdicts in `results.json` (see `stats.results`)."""
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, NotRequired, TypeAlias
 
 from typing_extensions import TypedDict
 
@@ -41,3 +41,33 @@ class JudgedEffect(TestedEffect):
     verdict: Verdict | None  # None for a baseline, for a single seed, and unless the results are final
     evidence: str  # the reasons of the verdict in a sentence
     more_seeds: int | None  # seeds that would detect an effect of this size; None unless inconclusive
+
+
+class Excess(TypedDict, closed=True):
+    """The joint effect of all parts minus the sum of their single effects."""
+
+    arm: str  # the arm of all parts
+    parts: list[str]  # the arms of single parts
+    excess: float | None
+    ci95: Interval | None
+    p: float | None
+
+
+class BothWays(TypedDict, closed=True):
+    """The change of a part made alone, and made last: the arm of all parts minus that of all others."""
+
+    part: str
+    alone: float | None
+    last: float | None
+    difference: float | None  # last minus alone: the interaction of the part with all others
+    ci95: Interval | None
+    p: float | None
+    p_holm: float | None  # corrected for the number of parts
+
+
+class Parts(TypedDict, closed=True):
+    """The analysis of `leave_one_out` or `add_one_in`."""
+
+    scales: dict[str, Excess | None]  # by rung, `` without a ladder; None without an arm of all parts
+    both_ways: NotRequired[list[BothWays]]
+    last: NotRequired[Excess]  # with `both_ways`: of the effects of parts that change last, `parts` being all others

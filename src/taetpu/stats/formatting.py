@@ -170,3 +170,10 @@ def seconds(value: float | None) -> str:
     units = ((3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms"), (1e-6, "us"))
     unit, name = next(((unit, name) for unit, name in units if value >= unit), (1e-9, "ns"))
     return f"{value / unit:.3g} {name}"
+
+
+def join_and(parts: list[str]) -> str:
+    """Join parts into a list such as `a and b` or `a, b, and c`."""
+    if len(parts) < 3:
+        return " and ".join(parts)
+    return f"{', '.join(parts[:-1])}, and {parts[-1]}"

@@ -9,22 +9,26 @@ If the metric is monotone in the cost, a decision on one candidate decides other
 fail, and dearer ones than one that meets the threshold also meet it. Only undecided candidates count in the next step.
 
 The smallest candidate is among those that are not decided to fail, up to the first that is decided to meet the
-threshold. If that is a single candidate, it is named. A study with several tasks will have a p-value for each task: a
-candidate meets all thresholds if the largest p-value is small, and fails if the smallest one is, times the number.
+threshold. If that is a single candidate, it is named.
+
+With several tasks, a candidate is to meet the threshold of each, and is tested on each. That it meets all of them has
+the largest p-value of the tasks (the intersection-union test of Berger 1982, Multiparameter hypothesis testing and
+acceptance sampling). That it fails some has the smallest one times the number of tasks (Bonferroni).
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from scipy import stats
 
-from taetpu.stats.goal_results import GoalAnswer, GoalCandidate
+from taetpu.stats.goal_results import GoalAnswer, GoalCandidate, GoalLevel
 from taetpu.stats.levels import level_errors
+from taetpu.stats.repeats import repeated_names
 from taetpu.stats.results_table import Table
-from taetpu.store.frozen_study import PlannedGoal, SearchStep
+from taetpu.store.frozen_study import FrozenStudy, PlannedGoal, PlannedThreshold, SearchStep
 
 Side = Literal["meets", "fails"]
 
@@ -42,17 +46,41 @@ class Level:
         cost: its cost.
         values: the values of its runs by seed, NaN for diverged runs and for runs that were not trained.
         diverged: the number of its diverged runs.
+        tasks: its arm on each task of the goal, in which case `values` is empty; empty without tasks.
     """
 
     name: str
     cost: float
     values: tuple[float, ...] = ()
     diverged: int = 0
+    tasks: tuple["Level", ...] = ()
 
     @property
     def trained(self) -> bool:
-        """Whether a run of the candidate has ended."""
+        """Whether a run of the candidate has ended, on each task."""
+        if self.tasks:
+            return all(task.trained for task in self.tasks)
         return bool(self.diverged) or bool(np.isfinite(self.values).any())
+
+    @property
+    def finished(self) -> int:
+        """The number of runs with a value; the smallest number of all tasks."""
+        return min((task.finished for task in self.tasks), default=int(np.isfinite(self.values).sum()))
+
+    @property
+    def lost(self) -> int:
+        """The number of diverged runs, on all tasks."""
+        return sum((task.lost for task in self.tasks), self.diverged)
+
+    @property
+    def ended(self) -> int:
+        """The number of runs that have ended; the smallest number of all tasks."""
+        return min((task.ended for task in self.tasks), default=int(np.isfinite(self.values).sum()) + self.diverged)
+
+    @property
+    def arms(self) -> list[str]:
+        """The names of its arms."""
+        return [task.name for task in self.tasks] or [self.name]
 
 
 @dataclass(frozen=True)
@@ -65,6 +93,7 @@ class Comparison:
         error: the standard error of the mean; NaN if it is unknown.
         df: the degrees of freedom of the error.
         p: the p-value of each side: that a candidate on the other side of the threshold gives such runs.
+        tasks: the tests on each task. The mean is then NaN.
     """
 
     level: Level
@@ -72,6 +101,7 @@ class Comparison:
     error: float
     df: float
     p: Mapping[Side, float]
+    tasks: tuple["Comparison", ...] = ()
 
     @property
     def side(self) -> Side:
@@ -90,19 +120,36 @@ class Decision:
 def compare_levels(goal: PlannedGoal, levels: Sequence[Level]) -> list[Comparison]:
     """Return the candidates in the order of their costs, each with the tests of both sides."""
     levels = sorted(levels, key=lambda level: level.cost)
+    if "tasks" in goal:
+        of_tasks = [
+            _compare(threshold, [level.tasks[number] for level in levels])
+            for number, threshold in enumerate(goal["tasks"].values())
+        ]
+        return [_together(level, tested) for level, tested in zip(levels, zip(*of_tasks, strict=True), strict=True)]
+    return _compare(goal, levels)
+
+
+def _compare(threshold: PlannedThreshold, levels: Sequence[Level]) -> list[Comparison]:
     trained = [i for i, level in enumerate(levels) if level.trained]
     errors, dfs = np.full(len(levels), np.nan), np.full(len(levels), np.nan)
     if trained:
         width = max(len(levels[i].values) for i in trained)
         padded = [np.pad(levels[i].values, (0, width - len(levels[i].values)), constant_values=np.nan) for i in trained]
         errors[trained], dfs[trained] = level_errors(padded)
-    return [_test(goal, level, float(errors[i]), float(dfs[i])) for i, level in enumerate(levels)]
+    return [_test(threshold, level, float(errors[i]), float(dfs[i])) for i, level in enumerate(levels)]
 
 
-def _test(goal: PlannedGoal, level: Level, error: float, df: float) -> Comparison:
+def _together(level: Level, tested: tuple[Comparison, ...]) -> Comparison:
+    """Return the test of a candidate that is to meet the thresholds of all tasks."""
+    fails = min(1.0, len(tested) * min(task.p["fails"] for task in tested))
+    p: dict[Side, float] = {"meets": max(task.p["meets"] for task in tested), "fails": fails}
+    return Comparison(level, math.nan, math.nan, math.nan, p, tested)
+
+
+def _test(threshold: PlannedThreshold, level: Level, error: float, df: float) -> Comparison:
     values = np.array(level.values)[np.isfinite(level.values)] if level.values else np.array([])
     mean = float(values.mean()) if len(values) else math.nan
-    better = (goal["level"] - mean) * (1 if goal["side"] == "at_most" else -1)
+    better = (threshold["level"] - mean) * (1 if threshold["side"] == "at_most" else -1)
     p: dict[Side, float] = {"meets": 1.0, "fails": 1.0}
     if not len(values):
         p["fails"] = 0.5**level.diverged if level.diverged else 1.0
@@ -191,23 +238,32 @@ def answer_goal(goal: PlannedGoal, levels: Sequence[Level], alpha: float, *, loo
         "possible": [tested[i].level.name for i in indices],
         "none_possible": none,
         "more_seeds": None if named or best is None else _more_seeds(goal, tested, indices, best, alpha, looks),
-        "candidates": [_candidate(each, decision, alpha) for each, decision in zip(tested, decided, strict=True)],
+        "candidates": [_candidate(goal, each, of, alpha) for each, of in zip(tested, decided, strict=True)],
     }
 
 
-def _candidate(each: Comparison, decision: Decision | None, alpha: float) -> GoalCandidate:
-    half = float(stats.t.ppf(0.975, each.df)) * each.error if each.error >= 0 else None
+def _candidate(goal: PlannedGoal, each: Comparison, decision: Decision | None, alpha: float) -> GoalCandidate:
     settled = decision is not None and decision.p <= alpha
-    return {
+    candidate: GoalCandidate = {
+        **_measured(each),
         "name": each.level.name,
         "cost": each.level.cost,
         "trained": each.level.trained,
-        "seeds": int(np.isfinite(each.level.values).sum()) if each.level.values else 0,
-        "diverged": each.level.diverged,
-        "mean": None if math.isnan(each.mean) else each.mean,
-        "ci95": None if half is None else [each.mean - half, each.mean + half],
         "side": decision.side if settled and decision else None,
         "p": None if decision is None else decision.p,
+    }
+    if "tasks" in goal:
+        candidate["tasks"] = {name: _measured(task) for name, task in zip(goal["tasks"], each.tasks, strict=True)}
+    return candidate
+
+
+def _measured(each: Comparison) -> GoalLevel:
+    half = float(stats.t.ppf(0.975, each.df)) * each.error if each.error >= 0 else None
+    return {
+        "seeds": each.level.finished,
+        "diverged": each.level.lost,
+        "mean": None if math.isnan(each.mean) else each.mean,
+        "ci95": None if half is None else [each.mean - half, each.mean + half],
     }
 
 
@@ -220,32 +276,69 @@ def _more_seeds(
     rate that the first step of Holm's procedure has among them.
     """
     asked = [i for i in indices if tested[i].level.trained and tested[i].level.cost <= tested[best].level.cost]
-    needed = 0
-    for i in asked:
-        each, count = tested[i], int(np.isfinite(tested[i].level.values).sum())
-        gap = abs(goal["level"] - each.mean)
-        if each.level.diverged or not each.error >= 0 or not gap:
-            return None
-        sd = each.error * math.sqrt(count)
-        quantiles = stats.norm.isf(alpha / looks / len(asked)) + stats.norm.ppf(POWER)
-        needed = max(needed, math.ceil((quantiles * sd / gap) ** 2) - count)
-    return max(1, needed) if needed <= MOST_SEEDS else None
+    needed = max((_seeds_for(goal, tested[i], alpha / looks / len(asked)) for i in asked), default=0)
+    return max(1, int(needed)) if needed <= MOST_SEEDS else None
 
 
-def read_levels(table: Table, costs: Mapping[str, float], steps: Sequence[SearchStep] | None = None) -> list[Level]:
+def _seeds_for(goal: PlannedGoal, each: Comparison, alpha: float) -> float:
+    """Return about how many more seeds decide a candidate with a power of 80 %; infinity if none would."""
+    if "tasks" in goal:
+        pairs = [*zip(goal["tasks"].values(), each.tasks, strict=True)]
+        if each.side == "meets":
+            return max(_seeds_of(threshold, task, alpha) for threshold, task in pairs)
+        return min(_seeds_of(*pair, alpha / len(pairs)) for pair in pairs if pair[1].side == "fails")
+    return _seeds_of(goal, each, alpha)
+
+
+def _seeds_of(threshold: PlannedThreshold, each: Comparison, alpha: float) -> float:
+    gap = abs(threshold["level"] - each.mean)
+    if each.level.diverged or not each.error >= 0 or not gap:
+        return math.inf
+    sd = each.error * math.sqrt(each.level.finished)
+    quantiles = stats.norm.isf(alpha) + stats.norm.ppf(POWER)
+    return max(0, math.ceil((quantiles * sd / gap) ** 2) - each.level.finished)
+
+
+def goal_arms(goal: PlannedGoal, study: FrozenStudy) -> dict[str, list[str]]:
+    """Return the arms of each candidate: itself, or the arm on each task of the goal."""
+    if "tasks" not in goal:
+        return {arm: [arm] for arm in study["arms"]}
+    named = repeated_names(study)
+    return {name: [rungs[task] for task in goal["tasks"]] for name, rungs in named.items()}
+
+
+def goal_metrics(goal: PlannedGoal, study: FrozenStudy) -> dict[str, str]:
+    """Return the metric of the goal by arm."""
+    metrics = [each["metric"] for each in goal["tasks"].values()] if "tasks" in goal else [goal["metric"]]
+    return {arm: metric for arms in goal_arms(goal, study).values() for arm, metric in zip(arms, metrics, strict=True)}
+
+
+def read_levels(
+    table: Table,
+    costs: Mapping[str, float],
+    arms: Mapping[str, Sequence[str]],
+    steps: Sequence[SearchStep] | None = None,
+) -> list[Level]:
     """Return the candidates with the values of their runs.
 
     Args:
-        table: the study's runs with the metric of the goal.
+        table: the study's runs with the metric of the goal (see `goal_metrics`).
         costs: the cost of each candidate.
+        arms: the arms of each candidate (see `goal_arms`).
         steps: the decisions of a search whose runs are read; None for all runs.
     """
     asked = None if steps is None else {(arm, seed) for step in steps for arm in step["arms"] for seed in step["seeds"]}
     levels = []
-    for name, row in table.cells.items():
-        cells = [cell for cell in row if asked is None or (name, cell.seed) in asked]
-        known = {cell.seed: cell.value for cell in cells}
-        values = [known.get(cell.seed) for cell in row]
-        diverged = sum(cell.outcome == "diverged" for cell in cells)
-        levels.append(Level(name, costs[name], tuple(math.nan if v is None else v for v in values), diverged))
+    for name, parts in arms.items():
+        known = tuple(_level(arm, costs[name], table, asked) for arm in parts)
+        levels.append(known[0] if len(known) == 1 else Level(name, costs[name], tasks=known))
     return levels
+
+
+def _level(arm: str, cost: float, table: Table, asked: Collection[tuple[str, int]] | None) -> Level:
+    row = table.cells[arm]
+    cells = [cell for cell in row if asked is None or (arm, cell.seed) in asked]
+    known = {cell.seed: cell.value for cell in cells}
+    values = [known.get(cell.seed) for cell in row]
+    diverged = sum(cell.outcome == "diverged" for cell in cells)
+    return Level(arm, cost, tuple(math.nan if v is None else v for v in values), diverged)

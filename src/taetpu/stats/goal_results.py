@@ -1,24 +1,30 @@
 """The part of `results.json` on a study's goal (see `stats.goal`)."""
 
-from typing import Literal
+from typing import Literal, NotRequired
 
 from typing_extensions import TypedDict
 
 from taetpu.store.frozen_study import PlannedGoal
 
 
-class GoalCandidate(TypedDict, closed=True):
+class GoalLevel(TypedDict):
+    """The runs of a candidate, or of its arm on a task."""
+
+    seeds: int  # the number of runs with a value; with tasks, the smallest number
+    diverged: int
+    mean: float | None  # None for a candidate with tasks
+    ci95: list[float] | None  # of the mean, for this candidate alone
+
+
+class GoalCandidate(GoalLevel, closed=True):
     """A candidate of a goal."""
 
     name: str
     cost: float
     trained: bool
-    seeds: int  # the number of runs with a value
-    diverged: int
-    mean: float | None
-    ci95: list[float] | None  # of the mean, for this candidate alone
     side: Literal["meets", "fails"] | None  # None if it is not decided at the error rate of the plan
     p: float | None  # the smallest error rate at which the procedure decides; None if nothing decides
+    tasks: NotRequired[dict[str, GoalLevel]]
 
 
 class GoalAnswer(PlannedGoal, closed=True):

@@ -40,7 +40,7 @@ def next_step(goal: PlannedGoal, levels: Sequence[Level], seeds: Sequence[int], 
     if chosen is None:
         return None
     first = raced and not tested[chosen].level.trained
-    return {"arms": [tested[chosen].level.name], "seeds": list(seeds[:RACING_SEEDS] if first else seeds)}
+    return {"arms": tested[chosen].level.arms, "seeds": list(seeds[:RACING_SEEDS] if first else seeds)}
 
 
 def _bisect(tested: Sequence[Comparison], decided: Sequence[Decision | None], alpha: float) -> int | None:
@@ -65,8 +65,7 @@ def _race(tested: Sequence[Comparison], decided: Sequence[Decision | None], alph
     for i, each in enumerate(tested):
         if is_decided(decided[i], "meets", alpha):
             return None
-        ended = sum(map(math.isfinite, each.level.values)) + each.level.diverged
-        if not is_decided(decided[i], "fails", alpha) and ended < seeds:
+        if not is_decided(decided[i], "fails", alpha) and each.level.ended < seeds:
             return i
     return None
 
@@ -79,7 +78,8 @@ def count_runs(steps: Sequence[SearchStep]) -> int:
 def check_max_runs(goal: PlannedGoal, candidates: int, seeds: int, max_runs: int | None) -> None:
     """Raise `UserError` if a search with at most `max_runs` runs cannot find any answer."""
     steps = math.ceil(math.log2(candidates + 1)) if goal["monotone"] else 1
-    if max_runs is not None and max_runs < steps * seeds:
+    needed = steps * seeds * len(goal.get("tasks", {"": None}))
+    if max_runs is not None and max_runs < needed:
         what = f"a bisection of {candidates} candidates" if goal["monotone"] else "the first candidate"
-        problem = f"{what} needs {steps * seeds} runs with {seeds} seeds, and --max-runs is {max_runs}"
-        raise UserError(problem, path=("--max-runs",), remedy=f"Use --max-runs {steps * seeds}, or fewer seeds.")
+        problem = f"{what} needs {needed} runs with {seeds} seeds, and --max-runs is {max_runs}"
+        raise UserError(problem, path=("--max-runs",), remedy=f"Use --max-runs {needed}, or fewer seeds.")

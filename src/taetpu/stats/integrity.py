@@ -10,9 +10,11 @@ from typing import Any
 
 from taetpu.core.errors import UserError
 from taetpu.core.identity import ID_LENGTH, canonical_json, computation_fields, recorded_identity, without_defaults
+from taetpu.stats.arm_changes import baseline_settings
 from taetpu.stats.load import read_config
 from taetpu.store.digests import Damaged
 from taetpu.store.documents import RETRAIN
+from taetpu.store.flat_config import SETTINGS
 from taetpu.store.frozen_study import FrozenStudy
 from taetpu.store.runs import RunFolder
 
@@ -68,6 +70,9 @@ def check_records(study: FrozenStudy, runs: Sequence[RunFolder]) -> Iterator[str
     # Defaults are removed because the runs of an arm may be recorded by versions whose configs have different fields.
     trimmed = {run: without_defaults(config, about[run].get("defaults", {})) for run, config in configs.items()}
     if "judged" in study:  # its columns are no config that arms could override
+        configs = {}
+    if "program" in study:
+        problems = {run: [*faults, *_check_settings(run, about[run], study)] for run, faults in problems.items()}
         configs = {}
     usual = _most_common_configs(trimmed)
     written = {**study["arms"], **_tuning_overrides(study)}
@@ -173,6 +178,18 @@ def _check_arm(
         values = _values_at(config, path, layered)
         if values and not any(_could_resolve_to(resolved, value) for resolved in values):
             yield f"{path} is {_shortened(values[-1], value)!r}, but arm {arm!r} has {value!r} in study.yaml"
+
+
+def _check_settings(run: RunFolder, recorded: Mapping[str, Any], study: FrozenStudy) -> Iterator[str]:
+    """Yield the settings of a program's run that are not those of its arm."""
+    written = {**study["arms"], **_tuning_overrides(study)}
+    if run.arm not in written:
+        return
+    asked = {**baseline_settings(study), **written[run.arm]}
+    settings = recorded.get("config", {}).get(SETTINGS, {})
+    for path in dict.fromkeys((*asked, *settings)):
+        if repr(asked.get(path)) != repr(settings.get(path)):
+            yield f"{path} is {settings.get(path)!r}, but arm {run.arm!r} has {asked.get(path)!r} in study.yaml"
 
 
 def _check_unchanged_sections(

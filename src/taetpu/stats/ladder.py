@@ -9,9 +9,9 @@ import numpy as np
 from scipy import stats
 from typing_extensions import TypedDict
 
+from taetpu.stats.ladder_results import ArmTrend, Extrapolated, Fate, Trend
 from taetpu.stats.linear_model import CONFIDENCE, ROUNDING, clip
 from taetpu.stats.plan import Plan
-from taetpu.stats.results import ArmTrend, Extrapolated, Fate, Trend
 
 Measure = Literal["params", "flops"]
 MEASURES: tuple[Measure, ...] = ("params", "flops")

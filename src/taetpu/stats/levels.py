@@ -4,8 +4,9 @@ The variance of an arm's runs is the sum of the noise and of what all arms of a 
 weighed between its own and that of most arms (`stats.variances`). Arms that share seeds say less about it than
 independent arms: if the shared part dominates, all arms have the same deviations, and together they say no more than
 one. The degrees of freedom are therefore those of the mean of the arms' variances by Satterthwaite's formula, from the
-mean squares of seeds and of the noise. An arm's error is at least that of its own runs. A goal needs many tests at a
-low error rate, and a noisy arm whose variance is weighed towards that of quiet ones would be decided wrongly too often.
+mean squares of seeds and of the noise. An arm's standard error is at least the one computed from its runs alone. A goal
+needs many tests at a low error rate, and a noisy arm whose variance is weighed towards that of quiet ones would be
+decided wrongly too often.
 
 Source of the formula: Satterthwaite (1946), An approximate distribution of estimates of variance components.
 """

@@ -21,6 +21,7 @@ Plans with the noise model `moderated` have no guard: noise is weighed (see `sta
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 
 import numpy as np
 from scipy import stats
@@ -198,6 +199,24 @@ def estimate_contrast(
     cells = Blocked.from_values(values, block)
     weighed = Moderated.of(cells) if noise == "moderated" and cells.df and cells.rss else None
     return _effect(cells, weighed, weights, bounds)
+
+
+def subtract(first: Effect, second: Effect) -> Effect:
+    """Return the difference of two effects of different arms, which come from fits of two groups of arms.
+
+    The noise of the groups is independent, so squared standard errors are added, with the degrees of freedom of
+    Satterthwaite (1946). Noise that a group shares with its baseline cancels within it, which one fit of both groups
+    would count in full.
+    """
+    if first.effect is None or second.effect is None:
+        return Effect()
+    value = first.effect - second.effect
+    pairs = product(first.estimates, second.estimates)
+    squares = [((a.standard_error**2, a.df), (b.standard_error**2, b.df)) for a, b in pairs]
+    estimates = tuple(
+        Estimate(value, math.sqrt(s + t), (s + t) ** 2 / (s**2 / df + t**2 / other)) for (s, df), (t, other) in squares
+    )
+    return Effect(value, estimates, room=(first.room[0] - second.room[1], first.room[1] - second.room[0]))
 
 
 def _effect(

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from taetpu.core.errors import UserError
+from taetpu.stats.results import Results, read_results
 from taetpu.store.documents import DAMAGED, RETRAIN
 from taetpu.store.frozen_study import FrozenStudy
 from taetpu.store.runs import RunFolder
@@ -102,3 +103,16 @@ def _wrong(result: Any) -> str | None:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def require_results(folder: StudyFolder) -> Results:
+    """Return the stored results of a study.
+
+    Raises:
+        UserError: If there are none, or `read_results` raises an error.
+    """
+    results = read_results(folder)
+    if results is None:
+        remedy = "Run the study first with `taetpu run STUDY`."
+        raise UserError(f"study {folder.name!r} has no results", file=folder.where, remedy=remedy)
+    return results

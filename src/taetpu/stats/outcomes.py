@@ -247,8 +247,8 @@ def _time(cell: Cell, plan: Plan, windows: set[str]) -> tuple[float, float]:
         problem = f"{plan.primary} was not logged in this run, so its time to {plan.reach} is not known"
         raise UserError(problem, path=("measure", "reach"), file=_where(cell), remedy=RETRAIN)
     windows.add(str(result.get("val_sample")))
-    every = plan.eval_every or 1
-    steps = [*range(every, int(result["steps"]) + 1, every)]
+    every = plan.eval_every
+    steps = [*range(every, int(result["steps"]) + 1, every)] if every else []  # programs choose their own steps
     where = f"at other steps than every {every}" if cell.outcome != "diverged" and {*steps} - {*curve.step} else ""
     where = "on other windows than other runs" if len(windows) > 1 else where
     if where:

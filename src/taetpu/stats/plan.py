@@ -121,6 +121,7 @@ class Plan:
         tasks: how arms are compared on each task, if they are repeated on several (see `stats.repeats`).
         pool: how effects are pooled over tasks: `iqm` or `mean`; empty without tasks.
         across: the settings under which arms are repeated, by the name of what they change.
+        worth: the cost in which the effects on a ladder are expressed (see `stats.worth`).
     """
 
     primary: str
@@ -146,6 +147,7 @@ class Plan:
     by: str = "steps"
     eval_every: int | None = None
     eval_windows: int | str | None = None
+    worth: str | None = None
 
     def frozen(self) -> dict[str, Any]:
         """Return the plan with its hash, as stored with the study."""

@@ -45,16 +45,23 @@ def rung_of(role: Role) -> str:
     return role["ladder"]["rung"] if "ladder" in role else ""
 
 
-def repeated_arms(study: FrozenStudy, table: Table) -> dict[str, dict[str, str]]:
+def repeated_names(study: FrozenStudy) -> dict[str, dict[str, str]]:
     """Return the names of each arm by task or setting, the baseline's too, without matched and tuned arms."""
     design = study.get("design", {})
     ours = design.get("tasks") or design.get("across")
-    arms: dict[str, dict[str, str]] = {BASELINE: {ours["own"]: BASELINE}} if ours and BASELINE in table.cells else {}
+    arms: dict[str, dict[str, str]] = {BASELINE: {ours["own"]: BASELINE}} if ours else {}
     for arm in study["arms"]:
         role = study.get("roles", {}).get(arm, {})
-        if "ladder" in role and arm in table.cells and not {"match", "tuned"} & {*role}:
+        if "ladder" in role and not {"match", "tuned"} & {*role}:
             arms.setdefault(role["ladder"]["arm"], {})[role["ladder"]["rung"]] = arm
     return arms
+
+
+def repeated_arms(study: FrozenStudy, table: Table) -> dict[str, dict[str, str]]:
+    """Return those of `repeated_names` that are in the table."""
+    kept = {arm: {rung: name for rung, name in rungs.items() if name in table.cells}
+            for arm, rungs in repeated_names(study).items()}  # fmt: skip
+    return {arm: rungs for arm, rungs in kept.items() if rungs}
 
 
 # --- scores ----------------------------------------------------------------------------------------------------------

@@ -12,18 +12,18 @@ from typing_extensions import TypedDict
 
 from taetpu.core.errors import UserError
 from taetpu.core.metric_spec import Direction
-from taetpu.stats.effect_results import EstimatedEffect, Interval, JudgedEffect, TestedEffect
+from taetpu.stats.effect_results import BothWays as BothWays
+from taetpu.stats.effect_results import EstimatedEffect, Interval, JudgedEffect, Parts, TestedEffect
+from taetpu.stats.effect_results import Excess as Excess
 from taetpu.stats.effect_results import Verdict as Verdict
 from taetpu.stats.goal_results import GoalAnswer
 from taetpu.stats.item_results import ItemScore
+from taetpu.stats.ladder_results import Ladder
 from taetpu.stats.plan import NoiseModel
 from taetpu.store import frozen_study
 from taetpu.store.study import StudyFolder
 
 Label = Literal["single seed", "screening"]
-Fate = Literal["holds", "grows", "shrinks", "vanishes", "reverses", "unclear"]
-"""How an effect changes over the scales of a ladder (see `stats.ladder.classify_trend`)."""
-
 Robustness = Literal["holds", "depends", "reverses", "unclear"]
 """Whether a verdict holds under other settings (see `stats.repeats.classify`)."""
 
@@ -167,6 +167,7 @@ class FrozenPlan(TypedDict, closed=True):
     by: NotRequired[str]
     eval_every: NotRequired[int]
     eval_windows: NotRequired[int | str]
+    worth: NotRequired[str]
     sha256: str  # the hash of all keys above
     error_rate: float  # the chance of a false verdict at this number of seeds
     written_after: NotRequired[int]  # the number of runs that had ended before, if the plan was written after them
@@ -222,22 +223,6 @@ class Reused(TypedDict, closed=True):
 # --- designs ----------------------------------------------------------------------------------------------------------
 
 
-class Excess(TypedDict, closed=True):
-    """The joint effect of all parts minus the sum of their single effects."""
-
-    arm: str  # the arm of all parts
-    parts: list[str]  # the arms of single parts
-    excess: float | None
-    ci95: Interval | None
-    p: float | None
-
-
-class Parts(TypedDict, closed=True):
-    """The analysis of `leave_one_out` or `add_one_in`."""
-
-    scales: dict[str, Excess | None]  # by rung, `` without a ladder; None without an arm of all parts
-
-
 class Term(TestedEffect, closed=True):
     """A factor, or a pair of factors. It has no effect if a factor has more than two levels."""
 
@@ -260,53 +245,6 @@ class Factorial(frozen_study.FactorialDesign, closed=True):
     """The analysis of a factorial design."""
 
     scales: dict[str, FactorialScale]  # by rung, `` without a ladder
-
-
-class Scale(TypedDict, closed=True):
-    """The size of a rung."""
-
-    baseline: str
-    params: float | None
-    tokens_per_parameter: float | None
-
-
-class Trend(TypedDict, closed=True):
-    """The line fitted to the effects over the logarithm of the scales' size."""
-
-    per_doubling: float
-    ci95: Interval
-    p: float | None
-
-
-class Extrapolated(TypedDict, closed=True):
-    """The effect at a larger scale, which was not measured. The size is under one of the first two keys."""
-
-    params: NotRequired[float]
-    flops: NotRequired[float]
-    effect: float
-    ci95: Interval
-
-
-class ArmTrend(TypedDict):
-    """The trend of an arm over the scales. All but the fate is None without one."""
-
-    fate: Fate
-    trend: Trend | None
-    p_differs: float | None  # of equal effects at all scales
-    extrapolated: Extrapolated | None
-
-
-class LadderArm(ArmTrend, closed=True):
-    """An arm of a ladder."""
-
-    rungs: dict[str, str]  # its name at each scale
-
-
-class Ladder(frozen_study.LadderDesign, closed=True):
-    """The analysis of a ladder."""
-
-    scales: dict[str, Scale]
-    arms: dict[str, LadderArm]  # by the arm's name without the scale
 
 
 class TasksArm(TypedDict, closed=True):
@@ -444,6 +382,23 @@ class PostHoc(frozen_study.PostHocSettings, TableArms, closed=True):
 # --- the study --------------------------------------------------------------------------------------------------------
 
 
+class ProgramFacts(TypedDict, closed=True):
+    """The program whose runs a study has."""
+
+    command: list[str]  # its words as in the study file
+    inputs: int  # the number of its inputs
+    data: str  # the digest of the command and the inputs
+
+
+class RepeatedRun(TypedDict, closed=True):
+    """A baseline's run of a program that was repeated with the same seed."""
+
+    arm: str
+    seed: int
+    metric: str
+    values: list[float | None]  # of the run and of its repetition; None for a run that diverged
+
+
 class JudgedTable(frozen_study.SourceTable, closed=True):
     """What is known of the table from which a study was made."""
 
@@ -456,6 +411,8 @@ class Results(TypedDict, closed=True):
     """The content of `results.json`."""
 
     study: str  # the name
+    program: NotRequired[ProgramFacts]  # absent unless the runs are a program
+    repeat: NotRequired[RepeatedRun]  # absent unless `program.repeat` is set
     judged: NotRequired[JudgedTable]  # absent if taetpu trained the study
     primary: str  # the metric by which arms are compared
     direction: Direction

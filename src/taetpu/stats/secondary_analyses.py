@@ -231,13 +231,14 @@ def _steps_to_baseline(arm: Cell, baseline: Cell, plan: Plan) -> float | None:
         name = metric_on_split(plan.primary, SAMPLED)
     curve, theirs = arm.curves.get(name), baseline.curves.get(name)
     target = baseline.value if name == plan.primary else None if theirs is None else float(theirs.value[-1])
-    if curve is None or target is None or len(curve.step) < 2:
+    if curve is None or target is None or (curve.step > 0).sum() < 2:
         return None
     # A run reused from another study may have used a different validation sample.
     if arm.result.get("val_sample") != baseline.result.get("val_sample"):
         return None
     sign = 1 if plan.direction == "min" else -1
-    step = first_crossing(np.asarray(curve.step, float), sign * np.asarray(curve.value, float), sign * target)
+    trained = curve.step > 0  # a metric may have that value before the first step
+    step = first_crossing(curve.step[trained].astype(float), sign * curve.value[trained].astype(float), sign * target)
     return step / baseline.result["steps"]
 
 

@@ -9,6 +9,8 @@ from taetpu.store.runs import RunFolder
 
 COLUMNS = "columns"
 """The only section in the config of a run that was read from a table: the values of the columns that name its arm."""
+SETTINGS = "settings"
+"""The section with the settings of a program in the config of its run, by dotted path."""
 Settings = Mapping[str, Any]
 """Values by dotted path. As in a study file, a path without a layer number is a setting that all layers share."""
 
@@ -17,10 +19,11 @@ def flatten_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Flatten a run's config (`RunFolder.config()["config"]`) to a table such as `{"model.norm.kind": "rms"}`.
 
     A setting that differs between layers has one entry per layer, such as `model.layers.1.ffn.kind`. The config of a
-    run that was read from a table has an entry per column.
+    run that was read from a table has an entry per column, and that of a run of a program an entry per setting.
     """
-    if COLUMNS in config:
-        return dict(config[COLUMNS])
+    for section in (COLUMNS, SETTINGS):
+        if section in config:
+            return dict(config[section])
     model = dict(config.get("model", {}))
     layers = [dict(flatten(layer)) for layer in model.pop("layers", [])]
     table = dict(flatten({**config, "model": {**model, "num_layers": len(layers)}}))

@@ -41,6 +41,7 @@ class Role(TypedDict, total=False, closed=True):
     against: str  # the arm with which it is compared, unless that is the study's baseline
     design: Literal["leave_one_out", "add_one_in", "factorial", "components"]  # the design that generated the arm
     part: str | None  # in `leave_one_out`, `add_one_in` and `components`: the part; None for all parts together
+    part_left: str  # in `leave_one_out` and `add_one_in` with `both_ways`: the only part that does not change
     levels: dict[str, int]  # in `factorial`: the level of each factor, 0 for that of the baseline
     way: Way  # in `components`: how the part is removed
     ladder: RungRole
@@ -167,14 +168,23 @@ class PlannedContrast(TypedDict):
     level: NotRequired[str]  # the value of `by` on the first side; the second side has the baseline's
 
 
-class PlannedGoal(TypedDict):
-    """A goal: the candidate of the smallest cost whose metric meets a threshold (see `spec.goal`)."""
+class PlannedThreshold(TypedDict):
+    """A threshold of a goal."""
 
     metric: str
     side: str  # `at_most` or `at_least`
     level: float  # the threshold
+
+
+class PlannedGoal(PlannedThreshold):
+    """A goal: the candidate of the smallest cost whose metric meets a threshold (see `spec.goal`).
+
+    With `tasks`, a candidate meets the threshold of every task. `metric`, `side` and `level` are those of the first.
+    """
+
     minimise: str  # the cost, or the path of a setting
     monotone: bool  # whether a candidate of higher cost meets whatever a cheaper one does
+    tasks: NotRequired[dict[str, PlannedThreshold]]
 
 
 class SearchStep(TypedDict, closed=True):
@@ -211,6 +221,7 @@ class FrozenStudy(TypedDict, closed=True):
     study: str  # the name
     schema: int  # of the identities of runs
     judged: NotRequired[SourceTable]  # the table from which the study was made; absent if taetpu trained it
+    program: NotRequired[dict[str, Any]]  # the program whose runs these are; absent if taetpu trained them
     baseline: NotRequired[str]  # the name of the baseline, if the study was made from a table; otherwise `baseline`
     base: dict[str, Any]  # the baseline's config with its defaults
     data: NotRequired[str]  # the fingerprint of the baseline's data

@@ -12,6 +12,7 @@ from taetpu.store.errors import NotStored, check_name
 from taetpu.store.frozen_study import SearchStep
 from taetpu.store.pack_checkpoints import PackFolder
 from taetpu.store.runs import RunFolder
+from taetpu.store.stored_costs import StoredCosts
 
 _RUN = re.compile(r".*/runs/(?P<arm>[^/]+)/(?P<seed>\d+)-(?P<id>[0-9a-f]{8})/(?:config|result)\.json")
 _DIGEST = re.compile(rb"# (sha256:[0-9a-f]{64})\n")
@@ -210,6 +211,14 @@ class StudyFolder:
         """Return the outcome of retraining reused runs; None if no outcome is stored."""
         return self._read("audit.json")
 
+    def write_repeat(self, data: dict[str, Any]) -> None:
+        """Store the values of a baseline's run of a program that was repeated with the same seed."""
+        self._write("repeat.json", data)
+
+    def read_repeat(self) -> dict[str, Any] | None:
+        """Return the values of the repeated run; None if none was repeated."""
+        return self._read("repeat.json")
+
     def write_pack_time(self, pack_id: str, data: dict[str, Any]) -> None:
         """Store the wall time of a pack. Results do not contain wall times, since these depend on the machine."""
         self._write(f"times/{pack_id}.json", data)
@@ -222,6 +231,16 @@ class StudyFolder:
         earlier = (self._read("times.json") or {}).get("packs", {})
         names = [key.removeprefix(f"{self.name}/") for key in self.store.list(f"{self.name}/times")]
         return earlier | {name[6:-5]: times for name in names if (times := self._read(name)) is not None}
+
+    def write_costs(self, key: str, data: StoredCosts) -> None:
+        """Store the costs that a machine or a compiler gave, replacing earlier ones with this key only."""
+        self._write(f"costs/{key}.json", dict(data))
+
+    def read_costs(self) -> dict[str, StoredCosts]:
+        """Return the costs of each machine and compiler, by key."""
+        keys = self.store.list(f"{self.name}/costs")
+        names = [key.removeprefix(f"{self.name}/") for key in sorted(keys)]
+        return {name[6:-5]: costs for name in names if (costs := self._read(name)) is not None}
 
     def write_report(self, name: str, data: bytes) -> str:
         """Store one file of the report, replacing an earlier file of this name, and return its path or address."""

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from taetpu.spec.loading import derive_arm
 from taetpu.spec.resolved_study import Arm, Study
 from taetpu.store.frozen_study import Tuning
 from taetpu.study.matching import match_sizes, match_times
@@ -41,7 +42,7 @@ class ArmStages:
     @cached_property
     def trials(self) -> Study | None:
         """The study of the tuning trials of the matched arms; None if nothing is tuned."""
-        return None if self.sized.tune is None else trial_study(self.matched)
+        return None if self.sized.tune is None else trial_study(self.matched, derive_arm).changed(match=())
 
     def timed(self, steps: Mapping[str, int]) -> "ArmStages":
         """Return the stages with the measured `steps`, which may be empty."""
@@ -49,7 +50,7 @@ class ArmStages:
 
     def tuned(self, best: Tuning) -> Study:
         """Return the study with all arms, given the result of `tuning.choose_values`."""
-        return self.matched.changed(arms=(*self.matched.arms, *tuned_arms(self.matched, best)))
+        return self.matched.changed(arms=(*self.matched.arms, *tuned_arms(self.matched, best, derive_arm)))
 
 
 def _with_matched(study: Study, matched: Iterable[Arm]) -> Study:

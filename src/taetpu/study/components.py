@@ -18,15 +18,17 @@ from typing import Any
 
 from taetpu.core.distributed import require_joined
 from taetpu.core.errors import UserError, check_known
-from taetpu.spec.loading import Sets, derive_arm
+from taetpu.spec.loading import derive_arm
 from taetpu.spec.resolved_study import Arm, Study
+from taetpu.spec.sets import Sets
 from taetpu.spec.unresolved_arms import bounded
 from taetpu.stats.components import CONTINUED, UNCHANGED
 from taetpu.store.backend import default_root, open_store
 from taetpu.store.frozen_study import Role, StudyDesign, Way
 from taetpu.store.study import StudyFolder
 from taetpu.study.loading import load_study
-from taetpu.study.run import Options, Outcome, run_study
+from taetpu.study.outcome import Outcome
+from taetpu.study.run import Options, run_study
 from taetpu.train.callbacks import Callback
 from taetpu.train.layout import parse_packing
 from taetpu.train.model_cost import named_shapes
@@ -118,7 +120,12 @@ def component_study(
     if equivalence is not None and equivalence <= 0:
         problem = f"the margin of equivalence is {equivalence:g}, not above 0"
         raise UserError(problem, path=("equivalence",), remedy="Use the smallest difference that matters, e.g. 0.02.")
-    baseline, start = study.arms[0], _start(study, folder)
+    baseline = study.arms[0]
+    if baseline.config.train.steps == 0:
+        problem = "train.steps is 0, so no model has come to rely on a part"
+        remedy = "Compare models without each part with leave_one_out, or set train.steps above 0."
+        raise UserError(problem, path=("base", "train", "steps"), remedy=remedy)
+    start = _start(study, folder)
     what = what or ("arms" if arms or _left_out(study) else "branches")
     parts = find_parts(study, what, arms)
     train = baseline.config.train

@@ -9,10 +9,11 @@ from taetpu.spec.frozen import changed_files, check_frozen, frozen_data
 from taetpu.spec.resolved_study import Arm, Study
 from taetpu.spec.run_ids import plugin_sources
 from taetpu.stats.load import read_study
-from taetpu.stats.plan import MIN_SEEDS, RULES, Plan
+from taetpu.stats.plan import RULES, Plan
 from taetpu.store.frozen_study import PlannedTask
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
+from taetpu.study.frozen_arms import refuse_tuned_seeds, without_removed
 from taetpu.study.tuning import tuned_name
 
 
@@ -36,25 +37,14 @@ def freeze(study: Study, folder: StudyFolder, **more: Mapping[str, Any]) -> None
         asked["planned_after"] = ended
     if folder.exists():
         stored = read_study(folder)
-        _refuse_tuned_seeds(study, stored)
+        refuse_tuned_seeds(study, stored)
         asked = check_frozen(stored, study)
         done = [run for run in folder.runs() if run.status() == "done"]
         _refuse_other_data(study, done, changed_files(stored, study))
-        kept = {*(arm.name for arm in study.arms), *(run.arm for run in done)}
-        kept |= {role["against"] for name, role in asked["roles"].items() if name in kept and "against" in role}
-        asked["arms"] = {name: change for name, change in asked["arms"].items() if name in kept}
-        asked["roles"] = {name: role for name, role in asked["roles"].items() if name in asked["arms"]}
+        asked = without_removed(asked, stored, [arm.name for arm in study.arms], study.seeds, done)
         if removed := {*asked.get("post_hoc", ())} - {*study.post_hoc}:
             removed -= {name for run in done for name in run.post_hoc_tables()}
             asked["post_hoc"] = {name: table for name, table in asked["post_hoc"].items() if name not in removed}
-        seeds = {*study.seeds, *(run.seed for run in done)}
-        asked["seeds"] = [seed for seed in asked["seeds"] if seed in seeds]
-        wanted = {(arm, seed) for arm in stored["arms"] for seed in stored["seeds"]}
-        # Verdicts were possible if the stored study had several arms and seeds, and all their runs were done.
-        several = len(stored["arms"]) > 1 and len(stored["seeds"]) >= MIN_SEEDS
-        judged = several and wanted <= {(run.arm, run.seed) for run in done}
-        if "judged_at" in stored and judged and len(asked["seeds"]) > len(stored["seeds"]):
-            asked["judged_at"] = [*stored["judged_at"], len(stored["seeds"])]
     for plugin in study.plugins:
         folder.write_plugin(f"{plugin.file.stem}-{plugin.sha256[:8]}.py", plugin.source)
     folder.write_study({**asked, **more}, replace=True)
@@ -87,6 +77,7 @@ def analysis_plan(study: Study) -> Plan:
         by=measure.by,
         eval_every=train.eval_every if timed else None,
         eval_windows=train.eval_windows if timed else None,
+        worth=measure.worth,
     )
 
 
@@ -113,19 +104,15 @@ def _tasks(study: Study) -> dict[str, PlannedTask]:
             "best": task.best if task.best is not None else best,
             "metrics": _metrics(arm),
         }
-        if planned[name]["chance"] is not None and planned[name]["chance"] == planned[name]["best"]:
-            problem = f"chance and best are both {planned[name]['best']:g}"
-            error = UserError(problem, path=("tasks", name, "measure", "best"), remedy="Use two different values.")
-            raise study.document.locate(error)
+        low, high = planned[name]["chance"], planned[name]["best"]
+        sign, side = (1, "above") if metric.better == "max" else (-1, "below")
+        # Otherwise, scores and pooled effects would have the wrong sign.
+        if low is not None and high is not None and sign * (high - low) <= 0:
+            problem = f"best={high:g} is not {side} chance={low:g}, and pooled effects on {task.primary} need it to be"
+            field = "chance" if task.best is None and task.chance is not None else "best"
+            remedy = f"Use a value of best {side} that of chance."
+            raise study.document.locate(UserError(problem, path=("tasks", name, "measure", field), remedy=remedy))
     return planned
-
-
-def _refuse_tuned_seeds(study: Study, stored: Mapping[str, Any]) -> None:
-    """Raise `UserError` if arms would be compared on seeds that they were tuned on."""
-    if shared := set(study.seeds) & set(stored.get("tuning", {}).get("seeds", ())):
-        problem = f"seed {min(shared)} was used for tuning, so arms cannot be compared on it"
-        error = UserError(problem, path=("seeds",), remedy="Use other seeds.")
-        raise study.document.locate(error)
 
 
 def _refuse_other_data(study: Study, done: Sequence[RunFolder], files: str) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 from taetpu.core.distributed import is_primary
 from taetpu.core.streams import escape_controls
 from taetpu.spec import loading
-from taetpu.spec.loading import Sets
 from taetpu.spec.resolved_study import Study
+from taetpu.spec.sets import Sets
 
 
 def load_study(file: Path | str | Mapping[str, Any], sets: Sets = ()) -> Study:

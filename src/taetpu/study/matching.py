@@ -8,16 +8,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from taetpu.core.errors import UserError
-from taetpu.core.static_dynamic import promoted_fields
 from taetpu.spec.loading import derive_arm
 from taetpu.spec.resolved_study import Arm, Study
 from taetpu.spec.unresolved_arms import bounded
 from taetpu.store.frozen_study import MatchKind, MatchRole, Role
 from taetpu.train.callbacks import Callback
-from taetpu.train.choose_compute import choose_compute
-from taetpu.train.layout import AUTO, RunGroup, Workload, auto_precision, default_layout
+from taetpu.train.layout import AUTO, default_layout
 from taetpu.train.model_cost import num_params
-from taetpu.train.step_time import measure_step
+from taetpu.train.step_time import measure_step, step_workload
 from taetpu.train.training_flops import training_flops_per_token
 
 TOLERANCE = 0.01
@@ -90,11 +88,7 @@ def seconds_per_step(study: Study, name: str, callback: Callback) -> float:
         UserError: if there are several processes.
     """
     runs = tuple(run for run in study.runs() if run.arm == name)
-    config, source = runs[0].config, study.sources.prepare(runs[0].config)
-    precision = auto_precision() if config.train.precision == "auto" else config.train.precision
-    work = Workload(
-        RunGroup(frozenset(promoted_fields(config)), runs), source, precision, choose_compute(config, source, precision)
-    )
+    work = step_workload(runs, study.sources.prepare(runs[0].config))
     callback.on_step_timing(name)
     layout = default_layout(work, AUTO)
     try:

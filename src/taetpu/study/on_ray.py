@@ -23,16 +23,18 @@ import jax
 
 from taetpu.core.errors import Failed, UserError
 from taetpu.core.jax_setup import call_prepared
-from taetpu.spec.loading import Sets
 from taetpu.spec.resolved_study import RunKey, Sources, Study
+from taetpu.spec.sets import Sets
 from taetpu.store.backend import open_store
 from taetpu.store.gcs_client import parse_address as bucket_address
 from taetpu.store.study import StudyFolder
-from taetpu.study.executor import Executor, waiting_claim
+from taetpu.study.claiming import waiting_claim
+from taetpu.study.executor import Executor
 from taetpu.study.loading import load_study
 from taetpu.study.matching import seconds_per_step
+from taetpu.study.outcome import Failure
 from taetpu.study.pack_store import PackStore, resolve_runs, stored_plans
-from taetpu.study.pack_training import Failure, StudyTrainer, missing_packs, run_steps, stored_sample
+from taetpu.study.pack_training import StudyTrainer, missing_packs, run_steps, stored_sample
 from taetpu.study.reuse import Replication
 from taetpu.study.validate import refuse_too_large
 from taetpu.train.callbacks import Callback
@@ -331,7 +333,7 @@ def train_pack(study: Study, folder: StudyFolder, plan_id: str, profile: int) ->
     if plan is None:
         return Trained(f"{platform.node()} cannot find the pack's plan in {folder.where}")
     pack = PackStore(folder).load_pack(plan)
-    with waiting_claim(partial(folder.claim_pack, pack.id), Callback(), HELD_SECONDS):
+    with waiting_claim(partial(folder.claim_pack, pack.id), Callback().on_wait, HELD_SECONDS):
         if not pack.unfinished:
             return Trained()
         error = StudyTrainer(folder, study.sources, Callback(), stored_sample(folder), profile).train(pack)

@@ -69,10 +69,16 @@ class PackStore:
                 new.append(run)
         return new
 
-    def plan(self, sources: Sources, packing: Packing) -> None:
-        """Plan packs on this process's devices for the runs that are neither done nor in a pack."""
+    def plan(self, sources: Sources, packing: Packing, *, beside: bool = False) -> None:
+        """Plan packs on this process's devices for the runs that are neither done nor in a pack.
+
+        Args:
+            sources: the tasks of the study.
+            packing: the value of the option `--pack`.
+            beside: see `plan_packs`.
+        """
         new, old = self.start_unplanned(), stored_plans(self.folder)
-        plans = plan_packs(new, [sources.prepare(run.config) for run in new], old, packing)
+        plans = plan_packs(new, [sources.prepare(run.config) for run in new], old, packing, beside=beside)
         write_plans(self.folder, [*old, *plans])
 
     def halve(self, pack: Pack) -> list[Pack]:

@@ -12,26 +12,19 @@ from taetpu.spec.eval_sample import Sample
 from taetpu.spec.resolved_study import RunSpec, Sources
 from taetpu.store.errors import ClaimHeld
 from taetpu.store.study import StudyFolder
+from taetpu.study.outcome import Failure
 from taetpu.study.pack_store import PackStore
 from taetpu.train.callbacks import Callback
 from taetpu.train.evaluator import Evaluator
 from taetpu.train.layout import Packing
 from taetpu.train.memory import out_of_memory
-from taetpu.train.pack_plan import Pack, Run
+from taetpu.train.pack_plan import Pack
 from taetpu.train.profile import Profile
 from taetpu.train.program import ProgramCache
 from taetpu.train.reload_check import NotReproduced
 from taetpu.train.result_writer import ResultWriter, environment
 from taetpu.train.step_time import remember_step
 from taetpu.train.trainer import PackTrainer
-
-
-@dataclass(frozen=True)
-class Failure:
-    """An error that a pack raised, with the runs that it affects."""
-
-    runs: tuple[Run, ...]
-    error: Exception
 
 
 def missing_packs(packs: PackStore, callback: Callback, packing: Packing) -> list[Pack]:
@@ -100,22 +93,15 @@ def train_packs(
     return failed
 
 
-def is_free(folder: StudyFolder, pack_id: str) -> bool:
-    """Return whether no process trains a pack."""
-    if pack_id not in folder.claimed_packs():
-        return True
-    try:
-        with folder.claim_pack(pack_id):
-            return True
-    except ClaimHeld:
-        return False
-
-
 @dataclass
 class StudyTrainer:
     """Trains packs of a study.
 
     Packs with the same structure and layout share a program. Only the last program is kept in memory.
+
+    Attributes:
+        profile: the number of steps to trace in each pack.
+        alone: whether no other pack trains at the same time; see `PackTrainer`.
     """
 
     folder: StudyFolder
@@ -123,6 +109,7 @@ class StudyTrainer:
     callback: Callback
     sample: Sample
     profile: int = 0
+    alone: bool = True
     programs: ProgramCache = field(default_factory=ProgramCache)
 
     def train(self, pack: Pack) -> Exception | None:
@@ -138,7 +125,10 @@ class StudyTrainer:
             starts = [self.sources.start(run.config, run.seed) for run in pack.runs]
             writer = ResultWriter(pack, program, environment(), starts)
             evaluator = Evaluator(program, pack.runs, self.sample, self.sources.items(pack.config))
-            PackTrainer(pack, program, self.folder, writer, evaluator, self.callback, profile, starts).run()
+            trainer = PackTrainer(
+                pack, program, self.folder, writer, evaluator, self.callback, profile, starts, self.alone
+            )
+            trainer.run()
         except (UserError, StudyFailed):
             raise
         except Exception as error:
@@ -150,9 +140,8 @@ class StudyTrainer:
         self.folder.delete_pack(pack.id)
         seconds = round(time.monotonic() - began, 3)
         self.folder.write_pack_time(pack.id, {"seconds": seconds, "runs": len(pack.runs)})
-        step = pack.runs[0].folder.times().get("step_seconds")  # this run's share of the pack's time
-        if step is not None and len(step.value) and math.isfinite(step.value[-1]):
-            remember_step(pack.plan, pack.config, float(step.value[-1]) * pack.plan.width)
+        if math.isfinite(trainer.step_seconds):
+            remember_step(pack.plan, pack.config, trainer.step_seconds * pack.plan.width)
         return None
 
 

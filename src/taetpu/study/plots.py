@@ -12,7 +12,7 @@ from taetpu.store.study import StudyFolder
 if TYPE_CHECKING:
     import altair as alt
 
-    from taetpu.study.run import Outcome
+    from taetpu.study.outcome import Outcome
 
 Place: TypeAlias = Union[str, PathLike[str], Match, "Outcome"]
 

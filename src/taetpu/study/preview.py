@@ -3,13 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
-from math import inf, isfinite, prod
+from math import prod
 from typing import Any
 
 from taetpu.contract.check import Progress, check_arm, compare_parameters
 from taetpu.contract.traced_program import Computation
 from taetpu.core.config import to_data
-from taetpu.core.errors import UserError
 from taetpu.data.base import Source
 from taetpu.data.mixture import facts_of_run
 from taetpu.nn.init import relative_std
@@ -17,22 +16,21 @@ from taetpu.nn.lm import LMConfig
 from taetpu.nn.mask import WindowConfig
 from taetpu.report import evaluation_text
 from taetpu.report.contrasts import describe_contrast
-from taetpu.report.goal import describe_planned_goal
 from taetpu.spec.eval_sample import Sample
 from taetpu.spec.frozen import check_frozen
 from taetpu.spec.resolved_study import Arm, RunSpec, Sources, Study
 from taetpu.stats.arm_changes import effective_overrides, format_changes
 from taetpu.stats.load import read_study
-from taetpu.stats.outcomes import seeds_for_level, smallest_p
-from taetpu.stats.power import POWER, PowerAnalysis
-from taetpu.stats.results import read_results
 from taetpu.store.study import StudyFolder
 from taetpu.study.freeze import analysis_plan
-from taetpu.study.goal_costs import goal_costs
+from taetpu.study.goal_costs import preview_goal
+from taetpu.study.ladder_sizes import ladder_sizes
 from taetpu.study.matching import arms_to_time
 from taetpu.study.pack_store import resolve_runs, stored_plans
 from taetpu.study.post_hoc import count_components
+from taetpu.study.resolution import resolution
 from taetpu.study.validate import check_study, too_large
+from taetpu.train.beside import finish_time, packs_at_once
 from taetpu.train.choose_compute import list_fallbacks
 from taetpu.train.device_capabilities import Capabilities, first_device
 from taetpu.train.layout import AUTO, Packing, group_runs
@@ -122,8 +120,10 @@ def preview(
         `windows`: what traced and static window masks cost, or None (see `train.compute.windows`).
         `contrasts`: what each planned contrast compares.
         `goal`: the `question`, the `cost` of each candidate, cheapest first, and number of `untrained` ones, or None.
+        `ladder`: the size of each rung (see `ladder_sizes`), and `worth`: the cost of `measure.worth`.
         `post_hoc`: for each table its numbers of `runs`, `done` runs, and `parts` of each arm's model.
         `packs`: the packs left to train. Packs with the same `program` are compiled once; `padding` counts extra runs.
+        `at_once`: the number of packs that train side by side.
         `tokens`, `flops`: totals of the runs left to train.
         `seconds`: the predicted time of the packs' train steps, from stored times of equal packs; None without them.
         `evaluation`: the sample that is evaluated during training.
@@ -139,7 +139,6 @@ def preview(
     sources, runs = study.sources, study.runs()
     left = {run.id for run in chain(*missing)}
     done = {run.id for run in chain(runs, tried.runs() if tried else [])} - left
-    memory = too_large(study, {run.arm for run in missing[0]}) if packing else []
     packs = [entry for part in missing for entry in _packs(study, part, folder, packing)] if packing else []
     source = sources.prepare(first := study.arms[0].config)
     return {
@@ -151,23 +150,38 @@ def preview(
         "task": _task(first.task, source),
         "windows": _windows(study, runs),
         "contrasts": {name: describe_contrast(contrast) for name, contrast in study.contrasts.items()},
-        "goal": _goal(study, folder),
+        "goal": preview_goal(study, folder),
+        "ladder": ladder_sizes(study),
+        "worth": study.measure.worth,
         "post_hoc": _post_hoc(study, folder),
-        "arms": [
-            _arm(study, arm, [r for r in runs if r.arm == arm.name], done)
-            | {"contract": _contract(study, arm, prepared.computed, programs)}
-            for arm in study.arms
-        ],
+        "arms": _arms(prepared, runs, done, programs),
         "packs": packs,
-        "memory": memory,
-        "seconds": _train_seconds(packs),
+        "memory": too_large(study, {run.arm for run in missing[0]}) if packing else [],
+        "at_once": (at_once := packs_at_once([pack["devices"] for pack in packs])),
+        "seconds": _train_seconds(packs, at_once),
         "evaluation": asdict(_sample(folder, first, source)),
         "tokens": sum(_tokens(run, sources) for run in chain(*missing)),
         "flops": _flops(chain(*missing), sources),
         "at_run": _at_run(study),
-        "resolution": resolution(study, folder, _flops(runs, sources) / len(study.seeds), noise, effect),
+        "resolution": _resolution(study, folder, _flops(runs, sources), noise, effect),
         "tuning": None if tried is None else _tuning(study, tried, done),
     }
+
+
+def _arms(prepared: Prepared, runs: list[RunSpec], done: set[str], programs: bool) -> list[dict[str, Any]]:
+    study = prepared.study
+    return [
+        _arm(study, arm, [r for r in runs if r.arm == arm.name], done)
+        | {"contract": _contract(study, arm, prepared.computed, programs)}
+        for arm in study.arms
+    ]
+
+
+def _resolution(
+    study: Study, folder: StudyFolder, flops: float, noise: float | None, effect: float | None
+) -> dict[str, Any] | None:
+    compared = [study.against(arm).name for arm in study.arms if study.against(arm) is not arm]
+    return resolution(analysis_plan(study), compared, folder, flops / len(study.seeds), noise, effect)
 
 
 def _sample(folder: StudyFolder, config: Any, source: Source) -> Sample:
@@ -184,24 +198,9 @@ def _post_hoc(study: Study, folder: StudyFolder) -> dict[str, dict[str, Any]]:
     }
 
 
-def _goal(study: Study, folder: StudyFolder) -> dict[str, Any] | None:
-    """Return the question of the goal and the costs of its candidates, cheapest first; None without a goal."""
-    if study.goal is None:
-        return None
-    stored = read_study(folder).get("goal_costs", {}) if folder.exists() else {}
-    costs = goal_costs(study, stored)
-    searched = {arm for step in folder.read_search() for arm in step["arms"]}
-    return {
-        **study.goal,
-        "question": describe_planned_goal(study.goal),
-        "cost": dict(sorted(costs.items(), key=lambda entry: entry[1])),
-        "untrained": len({arm.name for arm in study.arms} - searched) if searched else 0,
-    }
-
-
-def _train_seconds(packs: Sequence[Mapping[str, Any]]) -> float | None:
+def _train_seconds(packs: Sequence[Mapping[str, Any]], at_once: int) -> float | None:
     seconds = [pack["seconds"] for pack in packs]
-    return None if None in seconds else sum(seconds)
+    return None if None in seconds else finish_time(seconds, at_once)
 
 
 def _at_run(study: Study) -> list[str]:
@@ -341,7 +340,8 @@ def _packs(study: Study, missing: list[Run], folder: StudyFolder, packing: Packi
     planned = {names for plan in old for names in plan.runs}
     new = [run for names, run in wanted.items() if names not in planned]
     rows, programs = [], dict[str, int]()
-    for plan in [*old, *plan_packs(new, [study.sources.prepare(run.config) for run in new], stored, packing)]:
+    sources = [study.sources.prepare(run.config) for run in new]
+    for plan in [*old, *plan_packs(new, sources, stored, packing, beside=True)]:
         runs = tuple(wanted[names] for names in plan.runs if names in wanted)
         source = study.sources.prepare(runs[0].config)
         program = plan.program_key(runs[0].config)
@@ -413,88 +413,3 @@ def _operations(old: Computation, new: Computation) -> dict[str, list[int]]:
     counts = {name: [before.get(name, 0), after.get(name, 0)] for name in sorted({**before, **after})}
     changed = {name: pair for name, pair in counts.items() if pair[0] != pair[1]}
     return dict(sorted(changed.items(), key=lambda item: -abs(item[1][1] - item[1][0])))
-
-
-# --- effects that a study can detect ----------------------------------------------------------------------------------
-
-
-MIN_SEEDS = 2
-"""Minimum number of seeds for which a variance can be estimated."""
-
-
-def resolution(
-    study: Study, folder: StudyFolder, flops_a_seed: float, noise: float | None = None, effect: float | None = None
-) -> dict[str, Any]:
-    """Return the smallest true effect that this study detects with a power of 80 %.
-
-    Args:
-        study: the study with all arms that are known so far.
-        folder: the study's folder.
-        flops_a_seed: the FLOPs of training all arms on one seed.
-        noise: the residual standard deviation of a run, given the effects of its arm and seed. By default, it is read
-            from the stored results.
-        effect: a true effect to detect.
-
-    Returns:
-        A dictionary with these entries:
-        `noise`, `noise_from`: the noise and its source (`stated` or `measured`); None if the noise is unknown.
-        `resolves`: the smallest detectable effect in the metric's unit, or None if the noise is unknown.
-        `resolves_sd`: the smallest detectable effect in standard deviations of the noise.
-        `most`: the largest effect that the metric's bounds allow, or None if there is no limit.
-        `power`: the power of the test.
-        `effect`, `seeds`, `flops`: the given effect, the number of seeds required to detect it, and the FLOPs of
-        training them.
-        `shares`: only if arms are compared by shares of solved runs: the numbers of `seeds` and of compared `arms`, the
-        `level` of each test after the correction, the `smallest_p` that the exact test reaches with these seeds, and
-        the number of seeds `needed` for the level.
-
-    Raises:
-        UserError: if the noise or the effect is not a finite number above 0, or if an effect is given and the noise is
-            not known.
-    """
-    for name, value in (("noise", noise), ("effect", effect)):
-        if value is not None and not 0 < value < inf:
-            raise UserError(
-                f"`{name}` must be finite and above 0, got {value:g}", path=(name,), remedy="Use e.g. 0.01."
-            )
-    plan, seeds = analysis_plan(study), len(study.seeds)
-    for name, value in (("noise", noise), ("effect", effect)) if plan.solved is not None else ():
-        if value is not None:
-            problem = f"`{name}` is {value:g}, and the exact test of shares of solved runs needs no noise"
-            raise UserError(problem, path=(name,), remedy=f"Remove --{name}.")
-    known, source = (noise, "stated") if noise else (_measured(folder), "measured")
-    if effect is not None and known is None:
-        remedy = "Use e.g. --noise 0.01, or run the study first."
-        raise UserError("the number of seeds for an effect depends on the noise, which is not known yet", remedy=remedy)
-    compared = [study.against(arm) for arm in study.arms if study.against(arm) is not arm]
-    arms, together = len(compared) + len(study.contrasts), sum(baseline is study.arms[0] for baseline in compared)
-    values = {"noise": known, "noise_from": source if known else None, "resolves": None, "resolves_sd": None}
-    low, high = plan.bounds
-    values["most"] = high - low if isfinite(high - low) else None
-    values |= {"power": POWER, "effect": effect, "seeds": None, "flops": None}
-    if not arms:
-        return values
-    level = plan.strictest_level(arms, seeds)
-    if plan.solved is not None:
-        needed = seeds_for_level(plan.alpha / arms)
-        shares = {
-            "seeds": seeds,
-            "arms": arms,
-            "level": level / arms,
-            "smallest_p": smallest_p(seeds),
-            "needed": needed,
-        }
-        return {**values, "shares": shares}
-    in_sd = PowerAnalysis(arms, level, weighed=together or arms).smallest_effect(1.0, seeds)
-    design = PowerAnalysis(arms, plan.alpha, weighed=together or arms)
-    values |= {"resolves_sd": in_sd, "resolves": in_sd * known if in_sd and known else None}
-    if effect is not None and known is not None:
-        least = design.smallest_effect(1.0, MIN_SEEDS)  # the power cannot be computed at much larger effects
-        needed = MIN_SEEDS if least and effect >= least * known else design.seeds_needed(effect, known)
-        values |= {"seeds": needed, "flops": None if needed is None else needed * flops_a_seed}
-    return values
-
-
-def _measured(folder: StudyFolder) -> float | None:
-    results = read_results(folder) if folder.exists() else None
-    return results["model"]["residual_sd"] if results else None

@@ -3,6 +3,7 @@
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from threading import Timer
 from types import TracebackType
@@ -35,6 +36,15 @@ SHOWN_AFTER = 2.0  # seconds before the bar of a check appears
 ROWS = 12  # maximum number of arms in the table
 
 
+@dataclass
+class PackInTraining:
+    """A pack that is being trained: its runs, its number from 1, and the step that it has reached."""
+
+    runs: Sequence[RunSpec] = ()
+    number: int = 0
+    step: int = 0
+
+
 class StudyProgress(Callback):
     """Displays the training of a study on `console`. Use it as a context manager around the training.
 
@@ -65,8 +75,8 @@ class StudyProgress(Callback):
         self.evaluated: dict[tuple[str, int], int] = {}  # the step of the last evaluation, by arm and seed
         self.text = ""
         self.use = ""
-        self.runs: Sequence[RunSpec] = ()
-        self.step = 0
+        self.pack = PackInTraining()
+        self.packs: list[PackInTraining] = []  # several if packs train side by side
         self.live = Live(get_renderable=self.render, console=console, refresh_per_second=4, transient=True)
 
     def __enter__(self) -> "StudyProgress":
@@ -112,22 +122,38 @@ class StudyProgress(Callback):
 
     def on_pack_begin(self, number: int, total: int, runs: Sequence[RunSpec]) -> None:
         """Display the pack and its arms."""
-        self.runs, self.step, self.use = runs, 0, ""
-        self.bars.update(self.bar, description=f"pack {number}/{total}", rate="compiling", left=self.left())
+        self.pack = PackInTraining(runs, number)
+        self.packs.append(self.pack)
+        self.describe_packs(total)
+        self.bars.update(self.bar, rate=self.rate() or "compiling", left=self.left())
         self.log(f"pack {number} of {total}: {self.arm_names()}")
+
+    def on_switch(self, runs: Sequence[RunSpec]) -> None:
+        """Assign the events that follow to the pack with these runs."""
+        self.pack = next(pack for pack in self.packs if pack.runs == runs)
+
+    def on_pack_end(self, runs: Sequence[RunSpec]) -> None:
+        """Remove a pack from those in training."""
+        self.packs = [pack for pack in self.packs if pack.runs != runs]
+
+    def describe_packs(self, total: int) -> None:
+        """Display the numbers of the packs in training."""
+        numbers = ", ".join(str(pack.number) for pack in self.packs)
+        name = "pack" if len(self.packs) == 1 else "packs"
+        self.bars.update(self.bar, description=f"{name} {numbers}/{total}")
 
     def on_resume(self, step: int) -> None:
         """Subtract the steps before the checkpoint from the remaining work."""
-        self.step = step
-        self.add_work(-step * len(self.runs))
+        self.pack.step = step
+        self.add_work(-step * len(self.pack.runs))
         if step:
             self.log(f"  resuming from step {step}")
 
     def on_steps(self, step: int, loss: np.ndarray) -> None:
         """Advance the bar, and display losses and speed."""
-        taken = (step - self.step) * len(self.runs)
-        self.step = step
-        for run, value in zip(self.runs, loss, strict=True):
+        taken = (step - self.pack.step) * len(self.pack.runs)
+        self.pack.step = step
+        for run, value in zip(self.pack.runs, loss, strict=True):
             self.losses.setdefault(run.arm, {})[run.seed] = float(value)
         self.bars.advance(self.bar, taken)
         self.bars.update(self.bar, rate=self.rate() or "compiling", left=self.left())
@@ -149,7 +175,8 @@ class StudyProgress(Callback):
         """Display the evaluation of a run. When all runs are evaluated, print the mean of each arm in logs."""
         self.evals.setdefault(run.arm, {})[run.seed] = values
         self.evaluated[run.arm, run.seed] = step
-        if run is self.runs[-1] and all(self.evaluated.get((other.arm, other.seed)) == step for other in self.runs):
+        runs = self.pack.runs
+        if run is runs[-1] and all(self.evaluated.get((other.arm, other.seed)) == step for other in runs):
             metric, arms = self.shown_metric(self.arms()), self.arms()
             means = "  ".join(f"{arm} {_mean(self.values(arm, metric))}" for arm in arms)
             pace = ", ".join(part for part in (self.rate(), self.use, self.left()) if part)
@@ -159,7 +186,7 @@ class StudyProgress(Callback):
         """Report runs that stopped, and subtract the steps that the pack does not take."""
         names = ", ".join(f"{run.arm} on seed {run.seed}" for run in runs)
         self.warn(f"  stopped after step {step}: {names}")
-        self.add_work(-left * len(self.runs))
+        self.add_work(-left * len(self.pack.runs))
 
     def shown_metric(self, arms: Sequence[str]) -> str:
         """Return the metric to display for the last evaluations of the given arms; see `progress_metric`."""
@@ -189,7 +216,7 @@ class StudyProgress(Callback):
 
     def on_remote_pack_end(self, number: int, total: int, runs: Sequence[RunSpec], run_steps: int) -> None:
         """Display a pack that was trained on another machine."""
-        self.runs = runs
+        self.pack = PackInTraining(runs, number)
         self.log(f"pack {number} of {total} ended: {self.arm_names()}")
         self.bars.update(self.bar, description=f"packs {number}/{total}", rate="", left="")
         self.bars.advance(self.bar, run_steps)
@@ -202,21 +229,21 @@ class StudyProgress(Callback):
 
     def on_pack_split(self, runs: Sequence[RunSpec], plans: Sequence[PackPlan], error: Exception | None) -> None:
         """Report a pack that ran out of memory, and add its steps to the remaining work."""
-        self.add_work(self.step * len(self.runs))
-        self.step = 0
+        self.add_work(self.pack.step * len(self.pack.runs))
+        self.on_pack_end(runs)
         names = f"{len(plans)} packs of {plans[0].width}"
         self.warn(f"out of memory: the pack of {len(runs)} runs restarts as {names} ({error})")
 
     def on_pack_failed(self, runs: Sequence[RunSpec], error: Exception) -> None:
         """Print the error of a pack. A traceback is included unless the message explains the error."""
+        self.on_pack_end(self.pack.runs)
         if isinstance(error, Failed):  # the message explains the error
             message = f"runs failed: {len(runs)}\n{error}"
         else:
             trace = "".join(traceback.format_exception(error)).rstrip()  # the error may be in a plug-in
             self.console.print(Text(trace), style="dim", soft_wrap=True)
-            message = (
-                f"pack of {len(runs)} runs failed: {explain_plugin_error(error) or f'{type(error).__name__}: {error}'}"
-            )
+            explained = error if isinstance(error, UserError) else explain_plugin_error(error)
+            message = f"pack of {len(runs)} runs failed: {explained or f'{type(error).__name__}: {error}'}"
         self.console.print(Text(message), style="red", soft_wrap=True)
 
     def on_tables(self, done: int, total: int) -> None:
@@ -236,17 +263,17 @@ class StudyProgress(Callback):
 
     def arms(self) -> list[str]:
         """Return the arms of the pack in training."""
-        return list(dict.fromkeys(run.arm for run in self.runs))
+        return list(dict.fromkeys(run.arm for run in self.pack.runs))
 
     def arm_names(self) -> str:
         """Return the arms and the number of runs of the pack in training, such as `baseline, low-lr (4 runs)`."""
         arms = self.arms()
         names = ", ".join(arms[:3]) + (f" and {len(arms) - 3} more" if len(arms) > 3 else "")
-        return f"{names} ({len(self.runs)} runs)"
+        return f"{names} ({len(self.pack.runs)} runs)"
 
     def rate(self) -> str:
-        """Return the speed of the pack, such as `12,345 tokens/s`, or "" if it is unknown."""
-        train, task = self.runs[0].config.train, self.runs[0].config.task
+        """Return the speed of all packs in training, such as `12,345 tokens/s`, or "" if it is unknown."""
+        train, task = self.pack.runs[0].config.train, self.pack.runs[0].config.task
         speed = self.bars.tasks[0].speed
         return f"{speed * train.batch_size * task.seq_len:,.0f} tokens/s" if speed else ""
 

@@ -1,88 +1,48 @@
 """Running a study: freeze it, plan the missing runs, train them pack by pack, ablate, analyse and report."""
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from taetpu.core.distributed import require_joined
 from taetpu.core.errors import UserError
 from taetpu.report.build import build_report
-from taetpu.report.notebook import notebook_html
-from taetpu.report.summary import headline
 from taetpu.spec.frozen import check_frozen
 from taetpu.spec.goal import EXAMPLE as GOAL_EXAMPLE
-from taetpu.spec.loading import Sets
 from taetpu.spec.resolved_study import Study
-from taetpu.spec.study_config import MAX_SEED
+from taetpu.spec.sets import Sets
 from taetpu.stats.analyse import analyse
-from taetpu.stats.goal import read_levels
+from taetpu.stats.goal import goal_arms, goal_metrics, read_levels
 from taetpu.stats.goal_search import check_max_runs, count_runs, next_step
 from taetpu.stats.load import read_study
-from taetpu.stats.results import Results
 from taetpu.stats.results_table import read_table
 from taetpu.store.backend import default_root, open_store
 from taetpu.store.frozen_study import SearchStep
 from taetpu.store.study import StudyFolder
+from taetpu.study.added_seeds import next_seeds, require_looks, seeds_begun
 from taetpu.study.arm_stages import ArmStages
 from taetpu.study.damaged import check_runs
 from taetpu.study.executor import Executor
 from taetpu.study.freeze import freeze
-from taetpu.study.goal_costs import goal_costs
+from taetpu.study.goal_costs import candidate_arms, goal_costs
 from taetpu.study.loading import load_study
 from taetpu.study.matching import time_matched_steps
 from taetpu.study.on_ray import RayExecutor, connected, refuse_accelerator, shared_root
+from taetpu.study.outcome import Failure, Outcome
 from taetpu.study.pack_store import resolve_runs
-from taetpu.study.pack_training import Failure
-from taetpu.study.post_hoc import FailedTable, compute_tables
+from taetpu.study.post_hoc import compute_tables
 from taetpu.study.reuse import Reuse, sample_runs
-from taetpu.study.shards import ShardExecutor, parse_shard
+from taetpu.study.shards import ShardExecutor
+from taetpu.study.shares import parse_shard
 from taetpu.study.tracking import tracked
 from taetpu.study.tuning import choose_values
 from taetpu.study.validate import check_study, refuse_too_large
 from taetpu.train.callbacks import Callback
-from taetpu.train.layout import AUTO, Packing, parse_packing
+from taetpu.train.layout import AUTO, Packing
 from taetpu.train.pack_plan import Run
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The outcome of `taetpu.run`.
-
-    Attributes:
-        results: the content of `results.json`.
-        report: the addresses of the report, by format.
-        failed: the packs that failed.
-        refuted: one message for each reused run whose results differed when it was trained again.
-        folder: the study's folder. It can be passed to `taetpu.plot`.
-        failed_tables: the post-hoc ablation tables that could not be computed.
-    """
-
-    results: Results
-    report: dict[str, str]
-    failed: list[Failure]
-    refuted: list[str] = field(default_factory=list)
-    folder: str = ""
-    failed_tables: list[FailedTable] = field(default_factory=list)
-
-    def __repr__(self) -> str:
-        """Return the study's name and headline, and the number of packs that failed."""
-        failed = f"; {len(self.failed)} packs failed" if self.failed else ""
-        return f"Outcome({self.results['study']}: {headline(self.results)}{failed})"
-
-    def _repr_html_(self) -> str:
-        """Return the HTML that a notebook displays."""
-        failed = [f"{len(failure.runs)} runs failed: {failure.error}" for failure in self.failed]
-        failed += [f"table {table.name} failed: {table.run.where}: {table.error}" for table in self.failed_tables]
-        return notebook_html(self.results, self.report, [*failed, *self.refuted])
-
-    @property
-    def whole(self) -> bool:
-        """Whether no pack failed and no reused run was refuted."""
-        return not self.failed and not self.refuted
 
 
 @dataclass(frozen=True)
@@ -114,52 +74,18 @@ class Options:
 DEFAULTS = Options()
 
 
-def run(
+def run_model_file(
     file: Path | str | Mapping[str, Any],
-    sets: Sets = (),
+    sets: Sets,
     *,
-    root: str | None = None,
-    pack: str | int = "auto",
-    reuse: Iterable[str] = (),
-    audit: float = 0.0,
-    until_resolved: bool = False,
-    profile: int = 0,
-    retrain_damaged: bool = False,
-    search: bool = False,
-    max_runs: int | None = None,
-    shard: str | None = None,
-    wait: bool = True,
-    ray: str | None = None,
-    callback: Callback | None = None,
+    root: str | None,
+    options: Options,
+    shard: str | None,
+    wait: bool,
+    ray: str | None,
+    callback: Callback | None,
 ) -> Outcome:
-    """Load a study file and run it under a root, as `taetpu run` does.
-
-    Args:
-        file: the study file, or a dictionary with its content (see `taetpu.load_study`).
-        sets: changes to the baseline: texts of the form `path=value`, or a dictionary of values by path.
-        root: the folder of all studies. The default is `TAETPU_ROOT` if set, otherwise `./runs`.
-        pack: `auto` (a rule of thumb), the maximum number of runs in a pack, or `off` (one run per pack). Packs that
-            are already planned keep their plan.
-        reuse: see `Options`.
-        audit: see `Options`.
-        until_resolved: see `Options`.
-        profile: see `Options`.
-        retrain_damaged: see `Options`.
-        search: see `Options`.
-        max_runs: see `Options`.
-        shard: the share of the packs that this process trains, in the form `I/N`; see `study.shards`.
-        wait: whether a shard waits for the other shards if more packs will be planned after they finish.
-        ray: the address of the Ray cluster that trains the packs. With "", a cluster on this host is used, and one is
-            started if none is running.
-        callback: receives the training events.
-
-    Raises:
-        UserError: if `load_study` or `run_study` raises it, if the shard is invalid, if there is no Ray cluster, or if
-            there are several processes that were not started by `taetpu run`, or a dictionary is given with `ray`.
-        SharesLeft: if this shard is trained but other shards are not.
-    """
-    trained = parse_packing(pack), tuple(reuse), parse_audit(audit), until_resolved, parse_profile(profile)
-    options = Options(*trained, retrain_damaged, search, max_runs)
+    """Load a study file that trains models and run it under a root; see `run_file.run`."""
     refuse_shared_search(options, shard, ray)
     share = None if shard is None else parse_shard(shard)
     if ray is not None:
@@ -180,7 +106,7 @@ def run(
             return run_study(study, folder, callback, options, executor)
     if share is None:
         return run_study(study, folder, callback, options)
-    staged = study.tune is not None or until_resolved
+    staged = study.tune is not None or options.until_resolved
     executor = ShardExecutor(folder, shard=share, staged=staged, wait=wait)
     return run_study(study, folder, callback, options, executor)
 
@@ -218,12 +144,8 @@ def run_study(
             these cases nothing is stored); if a finished run is damaged and `retrain_damaged` is not set; if another
             process holds the study's claim, if the folder contains another study, or if the disk is full.
     """
-    if options.until_resolved and not study.measure.looks:
-        first = len(study.seeds)
-        problem = f"--until-resolved requires an interim analysis after the first {first} seeds, but none is planned"
-        looks = f"measure: {{looks: [{max(first, 2)}, {2 * max(first, 2)}]}}"
-        remedy = f"Add `{looks}` to the study file before the first run."
-        raise study.document.locate(UserError(problem, path=("measure", "looks"), remedy=remedy))
+    if options.until_resolved:
+        require_looks(study)
     check_search(study, options)
     executor = executor or Executor(folder)
     reuse = Reuse(folder, options.reuse)
@@ -315,8 +237,10 @@ class StudyRunner:
         self.freeze(study)
         frozen = read_study(self.folder)
         reused, failed = list[Run](), list[Failure]()
+        arms, metrics = goal_arms(goal, frozen), goal_metrics(goal, frozen)
         while not failed:
-            levels = read_levels(read_table(self.folder, frozen, goal["metric"]), frozen.get("goal_costs", {}), steps)
+            table = read_table(self.folder, frozen, metrics)
+            levels = read_levels(table, frozen.get("goal_costs", {}), arms, steps)
             step = next_step(goal, levels, study.seeds, study.measure.alpha)
             if step is None or (self.options.max_runs or math.inf) < count_runs([*steps, step]):
                 break
@@ -367,7 +291,7 @@ def check_search(study: Study, options: Options) -> None:
     if study.goal is None:
         remedy = f"Add e.g. `goal: {GOAL_EXAMPLE}` to the study file before the first run."
         raise study.document.locate(UserError("--search requires a goal", path=("goal",), remedy=remedy))
-    check_max_runs(study.goal, len(study.arms), len(study.seeds), options.max_runs)
+    check_max_runs(study.goal, len(candidate_arms(study)), len(study.seeds), options.max_runs)
 
 
 def refuse_shared_search(options: Options, shard: str | None, ray: str | None) -> None:
@@ -377,32 +301,3 @@ def refuse_shared_search(options: Options, shard: str | None, ray: str | None) -
         if options.search and given:
             problem = f"--search and {name} cannot be used together"
             raise UserError(problem, path=("--search",), remedy=f"Remove {name}.")
-
-
-# --- seeds of interim analyses ----------------------------------------------------------------------------------------
-
-
-def next_seeds(study: Study, seeds: tuple[int, ...], results: Results) -> tuple[int, ...] | None:
-    """Return the seeds of the next planned interim analysis.
-
-    Returns None if no arm is inconclusive or no further analysis is planned.
-    """
-    analyses = [number for number in study.measure.looks if number > len(seeds)]
-    if not analyses or all(arm["verdict"] != "inconclusive" for arm in results["arms"]):
-        return None
-    return extend_seeds(study, seeds, analyses[0])
-
-
-def seeds_begun(study: Study, seeds: tuple[int, ...], folder: StudyFolder) -> tuple[int, ...]:
-    """Return `seeds`, extended by the seeds that an earlier process added for the next interim analysis."""
-    stored = read_study(folder)["seeds"] if folder.exists() else []
-    known = (*seeds, *(seed for seed in stored if seed not in seeds))
-    planned = next((number for number in study.measure.looks if number >= len(known)), len(known))
-    return extend_seeds(study, known, planned)
-
-
-def extend_seeds(study: Study, seeds: tuple[int, ...], number: int) -> tuple[int, ...]:
-    """Return `seeds`, extended to `number` seeds. The added seeds are not used for tuning."""
-    taken = {*seeds, *(study.tune.seeds if study.tune else ())}
-    fresh = (seed for seed in chain(range(max(seeds) + 1, MAX_SEED + 1), range(MAX_SEED)) if seed not in taken)
-    return (*seeds, *islice(fresh, number - len(seeds)))

@@ -1,21 +1,88 @@
 """Tuning: every arm tries the same values on separate seeds, and is then trained with its best values."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
-from taetpu.spec.loading import derive_arm
-from taetpu.spec.resolved_study import Arm, Study
+from taetpu.spec.measure import Measure
 from taetpu.spec.tuning import Tuning
 from taetpu.spec.unresolved_arms import bounded
 from taetpu.stats.load import COMPLETED, read_result
 from taetpu.store.frozen_study import Role, TunedRole
 from taetpu.store.frozen_study import Tuning as TuningRecord
-from taetpu.train.pack_plan import Run
+from taetpu.store.runs import RunFolder
 
 
-def trial_study(study: Study) -> Study:
+class TunedArms(Protocol):
+    """An arm, with the paths that it overrides and its role."""
+
+    @property
+    def name(self) -> str:
+        """The name of the arm."""
+        ...
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """The changes to the baseline."""
+        ...
+
+    @property
+    def role(self) -> Role:
+        """The role of the arm."""
+        ...
+
+
+class TunedStudy(Protocol):
+    """A study of models or of a program, with `tune`."""
+
+    @property
+    def arms(self) -> tuple[Any, ...]:
+        """The arms, the baseline first."""
+        ...
+
+    @property
+    def tune(self) -> Tuning | None:
+        """The tuning."""
+        ...
+
+    @property
+    def measure(self) -> Measure:
+        """How arms are compared."""
+        ...
+
+    def against(self, arm: Any) -> Any:
+        """Return the baseline of an arm."""
+        ...
+
+    def changed(self, **fields: Any) -> Any:
+        """Return a copy with other fields."""
+        ...
+
+
+class TrialRun(Protocol):
+    """A run of a trial, with its folder."""
+
+    @property
+    def arm(self) -> str:
+        """The trial."""
+        ...
+
+    @property
+    def folder(self) -> RunFolder:
+        """The folder of the run."""
+        ...
+
+
+Derive = Callable[..., Any]
+"""`derive(study, arm, name, values, stage, role)` returns an arm with further values."""
+
+
+def trial_study(study: TunedStudy, derive: Derive) -> Any:
     """Return a study of the tuning trials: each arm with each combination of values.
+
+    Args:
+        study: the study with its arms.
+        derive: see `Derive`.
 
     If an arm overrides a tuned field, its value is kept and only the other fields are tried.
 
@@ -26,20 +93,20 @@ def trial_study(study: Study) -> Study:
     for arm in study.arms:
         for cell, values in _tuning(study).left_by(arm.overrides).cells.items():
             name = _trial_name(arm, cell)
-            arms.append(derive_arm(study, arm, name, values, "trial", {"against": name}))  # a trial is its own baseline
-    return study.changed(arms=tuple(arms), seeds=_tuning(study).seeds, match=(), tune=None, design={})
+            arms.append(derive(study, arm, name, values, "trial", {"against": name}))  # a trial is its own baseline
+    return study.changed(arms=tuple(arms), seeds=_tuning(study).seeds, tune=None, design={})
 
 
-def _tuning(study: Study) -> Tuning:
+def _tuning(study: TunedStudy) -> Tuning:
     assert study.tune is not None  # callers check this
     return study.tune
 
 
-def _trial_name(arm: Arm, cell: str) -> str:
+def _trial_name(arm: TunedArms, cell: str) -> str:
     return bounded(f"{arm.name}~{cell}")
 
 
-def choose_values(study: Study, trial_runs: Iterable[Run]) -> TuningRecord | None:
+def choose_values(study: TunedStudy, trial_runs: Iterable[TrialRun]) -> TuningRecord | None:
     """Return the best values of each arm, or None if some trials are unfinished.
 
     Args:
@@ -89,7 +156,7 @@ def _best(outcomes: Mapping[str, Mapping[str, Any]], direction: str) -> str | No
     return pick(finished, key=lambda cell: finished[cell], default=None)
 
 
-def tuned_arms(study: Study, chosen: TuningRecord) -> Iterator[Arm]:
+def tuned_arms(study: TunedStudy, chosen: TuningRecord, derive: Derive) -> Iterator[Any]:
     """Yield each arm, including baselines, with its best values. Tuned arms are compared with tuned baselines.
 
     An arm is omitted if the arm or its baseline tried no values, or if every combination of either had a diverged run.
@@ -99,10 +166,11 @@ def tuned_arms(study: Study, chosen: TuningRecord) -> Iterator[Arm]:
         baseline = study.against(arm)
         if arm.name in best and baseline.name in best:
             tuned = TunedRole(of=arm.name, **best[arm.name])
-            role: Role = {**arm.role, "against": tuned_name(baseline), "tuned": tuned}
-            yield derive_arm(study, arm, tuned_name(arm), best[arm.name], "tuned", role)
+            before: Role = arm.role
+            role: Role = {**before, "against": tuned_name(baseline), "tuned": tuned}
+            yield derive(study, arm, tuned_name(arm), best[arm.name], "tuned", role)
 
 
-def tuned_name(arm: Arm) -> str:
+def tuned_name(arm: TunedArms) -> str:
     """Return the name of the tuned variant of an arm."""
     return bounded(f"{arm.name}@tuned")

@@ -11,7 +11,7 @@ from taetpu.core.config_parsing import load_config
 from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.sites import capture, find_sites
-from taetpu.optim.eval_metrics import Evaluated, metric_value, sequence_sums
+from taetpu.optim.eval_metrics import Evaluated, metric_values, sequence_sums
 from taetpu.optim.loss import predict
 from taetpu.spec.study_config import ResolvedConfig, RunConfig
 from taetpu.testing.in_model import check_agreement
@@ -75,11 +75,17 @@ def check_sums(component: Any) -> str:
     """Check that the sums of a sequence do not depend on the other sequences, and that the value is a finite number."""
     run, model = tiny_run(FFNS[0]), plain_model()
     batch = run.source.batch(run.source.arrays, run.rows, root_key(0))
-    logits, losses = predict(model, batch)
+    layers = find_sites(lambda: predict(model, batch))
+    with failing_at(component, "sites"):
+        (logits, losses), reads = capture(partial(predict, model, batch), component.sites())()
 
     def sums(order: Any) -> dict[str, jax.Array]:
         seen = jax.tree.map(lambda a: a[order], (batch, logits, losses))
-        return sequence_sums(component.kind, component, Evaluated(seen[0], seen[1], **seen[2]))
+        in_layers = {name: read for name, read in reads.items() if layers[name]}
+        sites = {name: read[order] for name, read in reads.items() if not layers[name]}
+        sites |= jax.tree.map(lambda a: a[:, order], in_layers)
+        evaluated = Evaluated(seen[0], seen[1], **seen[2], sites=sites, layers=layers)
+        return sequence_sums(component.kind, component, evaluated)
 
     order = jnp.arange(BATCH)
     with failing_at(component, "sums"):
@@ -89,16 +95,18 @@ def check_sums(component: Any) -> str:
         raise CheckFailed(problem, at=(component, "sums"), remedy="Reduce over the axes after the first only.")
     kept = component.keeps_sequences
     totals = {name: np.asarray(a) if kept else np.asarray(a).sum(0) for name, a in first.items()}
-    value = metric_value(component.kind, component, totals)
-    if value is not None and not np.isfinite(value):
-        raise CheckFailed(f"value returns {value} for a newly initialised model", at=(component, "value"))
+    values = metric_values(component.kind, component, totals)
     low, high = component.spec.bounds
-    if value is not None and not low <= value <= high:
-        remedy = "Declare the smallest and the largest possible value."
-        raise CheckFailed(
-            f"value returns {value:.3g}, outside bounds {low:g} to {high:g}", at=(component, "sums"), remedy=remedy
-        )
-    return f"{len(first)} sums of each sequence" + ("" if value is None else f", value {value:.3g}")
+    for value in values.values():
+        if not np.isfinite(value):
+            raise CheckFailed(f"value returns {value} for a newly initialised model", at=(component, "value"))
+        if not low <= value <= high:
+            remedy = "Declare the smallest and the largest possible value."
+            raise CheckFailed(
+                f"value returns {value:.3g}, outside bounds {low:g} to {high:g}", at=(component, "sums"), remedy=remedy
+            )
+    shown = "".join(f", value {value:.3g}" for value in [*values.values()][:1])
+    return f"{len(first)} sums of each sequence{shown}"
 
 
 def check_values(component: Any, run: TinyRun, observe_run: Any) -> str:

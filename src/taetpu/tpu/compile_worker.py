@@ -42,6 +42,7 @@ from taetpu.train.matmul_count import (
     list_matmuls,
     matmul_flops,
 )
+from taetpu.train.memory import program_bytes
 from taetpu.train.program import Program
 
 Json = dict[str, Any]
@@ -149,14 +150,7 @@ def _round_up(size: int, multiple: int) -> int:
 
 def read_memory(executable: Any, dump: Path) -> Json:
     """Return the bytes of device memory that a program needs, and its largest buffers."""
-    analysis = executable.memory_analysis()
-    parts = {
-        "arguments": analysis.argument_size_in_bytes,
-        "results": analysis.output_size_in_bytes - analysis.alias_size_in_bytes,
-        "temporaries": analysis.temp_size_in_bytes,
-        "code": analysis.generated_code_size_in_bytes,
-    }
-    return {"needed": sum(parts.values()), **parts, "largest": _largest(dump)}
+    return {**program_bytes(executable), "largest": _largest(dump)}
 
 
 def _largest(dump: Path) -> list[Json]:

@@ -57,7 +57,8 @@ def estimate(facts: Mapping[str, Any], work: Work, tpu: Slice) -> dict[str, Any]
         Per device: `hbm`, the bytes that the program needs and the bytes available to it; `flops`, `padded_flops` and
         `bytes` of a step; `intensity`, the ratio of FLOPs to bytes; `balance`, the ratio of the chip's peak rate to its
         bandwidth. A step is compute-bound if its intensity exceeds the balance. `roofline_seconds` and
-        `compiler_seconds` are the two estimates of a step's time.
+        `compiler_seconds` are the two estimates of a step's time, and `cycles` is the
+        second one in cycles; None if it is unknown.
 
         The following values are ranges `[low, high]`; an unknown end is None. `step_seconds` is the time of a step and
         `seconds` the time of all packs. `utilisation` is the share of the peak rate of all devices in the slice that
@@ -89,12 +90,18 @@ def estimate(facts: Mapping[str, Any], work: Work, tpu: Slice) -> dict[str, Any]
         "balance": peak / bandwidth,
         "roofline_seconds": roofline,
         "compiler_seconds": compiler,
+        "cycles": _cycles(facts, compiler and compiler * chip.clock_hz),
         "step_seconds": step,
         "seconds": _multiply(step, work.packs * work.steps),
         "utilisation": _divide(useful / (peak * tpu.devices), step),
         "tokens_per_second": _divide(work.tokens * work.width * real, step),
         "missing": _missing(facts, tpu),
     }  # fmt: skip
+
+
+def _cycles(facts: Mapping[str, Any], with_kernels: float | None) -> float | None:
+    """Return the cycles of a step. Those of kernels are part of the estimate in seconds only."""
+    return with_kernels if facts["kernel_flops"] or facts.get("kernels") else facts.get("cycles")
 
 
 def _missing(facts: Mapping[str, Any], tpu: Slice) -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from taetpu.core.chips import Slice
+from taetpu.core.errors import UserError
 from taetpu.spec.resolved_study import RunSpec, Sources
 from taetpu.tpu.compile_client import Compiler, CompileRequest, Facts
 from taetpu.tpu.estimate import Work, bill, estimate
@@ -68,8 +69,11 @@ def preflight(
         does not fit, it has `too_large`. If it does not compile for another reason, it has an `error`.
 
     Raises:
-        UserError: if the compiler is not installed.
+        UserError: if the compiler is not installed, or the study has no train step.
     """
+    if any(run.config.train.steps == 0 for run in request.runs):
+        problem = "train.steps is 0, so there is no train step to compile"
+        raise UserError(problem, path=("--tpu",), remedy="Remove --tpu, or set train.steps above 0.")
     with Compiler(on_progress) as compiler:
 
         def compile_plan(plan: GroupPlan, tpu: Slice) -> Facts:

@@ -4,7 +4,7 @@ import hashlib
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +12,7 @@ from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
 from taetpu.store import metrics
 from taetpu.store.documents import from_json, to_json
+from taetpu.store.errors import NotStored
 from taetpu.store.flat_config import read_settings
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
@@ -47,6 +48,12 @@ class Trackers:
         runs = list(runs)
         self._each(lambda feed: feed.forward(runs))
 
+    def follow(self, runs: Iterable[RunFolder]) -> None:
+        """Forward the new rows of the given runs, some of which may have finished, with the results of these."""
+        runs = list(runs)
+        self.finish(runs)
+        self.forward(runs)
+
     def finish(self, runs: Iterable[RunFolder]) -> None:
         """Forward the remaining rows and the results of the finished runs among the given runs."""
         runs = list(runs)
@@ -79,10 +86,11 @@ def format_failure(error: Exception) -> str:
 
 @dataclass
 class OpenRun:
-    """A run whose rows up to `step` have been forwarded."""
+    """A run whose rows up to `step`, those of `segments`, have been forwarded."""
 
     sink: Sink
     step: int = 0
+    segments: set[str] = field(default_factory=set)
 
 
 class TrackerFeed:
@@ -100,7 +108,8 @@ class TrackerFeed:
         for run in runs:
             permitted = run.key in self.open or len(self.open) < self.tracker.max_open
             if permitted and self._mark(run) not in self.forwarded:
-                self._forward_rows(run)
+                with suppress(NotStored):  # its metrics are being replaced, and the next call sends them
+                    self._forward_rows(run)
 
     def finish(self, runs: Iterable[RunFolder]) -> None:
         """Forward the remaining rows and the result of each finished run, and then write the run's marker file."""
@@ -132,12 +141,21 @@ class TrackerFeed:
         return f"{self.marks}/{run.arm}/{run.seed}-{run.id}"
 
     def _forward_rows(self, run: RunFolder) -> Sink:
-        if run.key not in self.open:
-            self.open[run.key] = OpenRun(self.tracker.open(self._tracked_run(run)))
-        opened = self.open[run.key]
-        new, opened.step = read_rows(run, opened.step)
+        keys = sorted(run.store.list(f"{run.key}/metrics"), key=metrics.segment_bounds)
+        opened = self.open.get(run.key)
+        if opened is not None and opened.segments - {*keys}:  # forwarded rows were replaced, so all are sent again
+            del self.open[run.key]
+            opened.sink.close()
+            opened = None
+        if opened is None:
+            opened = self.open[run.key] = OpenRun(self.tracker.open(self._tracked_run(run)))
+        new = [key for key in keys if metrics.segment_bounds(key)[0] >= opened.step]
         if new:
-            opened.sink.log(new)
+            end = metrics.segment_bounds(new[-1])[1]
+            if rows := read_rows(run, new, opened.step, end):
+                opened.sink.log(rows)
+            opened.step = end
+            opened.segments |= {*new}
         return opened.sink
 
     def _tracked_run(self, run: RunFolder) -> TrackedRun:
@@ -159,15 +177,12 @@ class TrackerFeed:
         return from_json(store.read(key), store.where(key))["id"]
 
 
-def read_rows(run: RunFolder, after: int) -> tuple[list[Row], int]:
-    """Return the stored rows of a run after a step, and the last step of the last stored segment."""
-    keys = sorted(run.store.list(f"{run.key}/metrics"), key=metrics.segment_bounds)
-    new = [key for key in keys if metrics.segment_bounds(key)[0] >= after]
+def read_rows(run: RunFolder, segments: Iterable[str], after: int, end: int) -> list[Row]:
+    """Return the rows of segments of a run's metrics, with the samples of steps after `after` and up to `end`."""
     values: dict[int, dict[str, Any]] = {}
-    segments = (metrics.decode_segment(run.store.read(key), run.store.where(key)) for key in new)
-    for name, series in metrics.join_segments(segments).items():
+    decoded = (metrics.decode_segment(run.store.read(key), run.store.where(key)) for key in segments)
+    for name, series in metrics.join_segments(decoded).items():
         for step, value in zip(series.step.tolist(), series.value.tolist(), strict=True):
             values.setdefault(step, {})[name] = value
-    end = metrics.segment_bounds(new[-1])[1] if new else after
     texts = {step: text for step, text in run.samples().items() if after < step <= end}
-    return [Row(step, values.get(step, {}), texts.get(step)) for step in sorted({*values, *texts})], end
+    return [Row(step, values.get(step, {}), texts.get(step)) for step in sorted({*values, *texts})]

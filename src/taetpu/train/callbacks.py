@@ -37,6 +37,12 @@ class Callback:
     def on_pack_begin(self, number: int, total: int, runs: Sequence[Run]) -> None:
         """Handle the start of pack `number` (from 1) of `total`; the first dispatch compiles the program."""
 
+    def on_switch(self, runs: Sequence[Run]) -> None:
+        """Handle a change of pack: the events that follow are of the pack with these runs.
+
+        Called where several packs train at once, before the events of another pack than that of the last event.
+        """
+
     def on_resume(self, step: int) -> None:
         """Handle the start of training at `step`: 0 for a new pack, otherwise the step of the pack's checkpoint."""
 

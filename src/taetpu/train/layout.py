@@ -113,16 +113,20 @@ class Workload:
         """The config of the first run. The configs of the other runs differ only in traced values."""
         return self.group.runs[0].config
 
-    def widest(self, devices: int) -> int:
+    def widest(self, devices: int, at_once: int = 1) -> int:
         """Return the maximum number of runs that fit into memory in a pack on `devices` devices.
 
         The cores of a CPU share one memory, and each core computes one run at a time.
+
+        Args:
+            devices: the number of devices of a pack.
+            at_once: the number of packs that train at once and share the memory of a CPU.
         """
         state = state_bytes(self.config, self.source)
         step = step_bytes(self.config, self.source, self.execution, self.precision)
         data = data_bytes(self.source, self.execution)
         if jax.default_backend() == "cpu":
-            return max(1, (memory_bytes() - devices * (step + data)) // state)
+            return max(1, (memory_bytes() // at_once - devices * (step + data)) // state)
         return max(1, (memory_bytes() - data) // (state + step)) * devices
 
 

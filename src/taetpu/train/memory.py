@@ -3,14 +3,18 @@
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jax
 
+from taetpu.core.errors import UserError
+from taetpu.core.tree import count_elements
 from taetpu.data.base import Source, array_shapes
+from taetpu.nn.cache import empty_cache
 from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
 from taetpu.optim.hooks import hooks_reading_logits
 from taetpu.spec.study_config import ResolvedConfig
-from taetpu.train.model_cost import activation_bytes, kept_shapes
+from taetpu.train.model_cost import activation_bytes, kept_shapes, model_shapes
 
 SHARE_OF_MEMORY = 0.5
 CGROUPS = Path("/sys/fs/cgroup")
@@ -50,6 +54,25 @@ def step_bytes(
     return sequences * activation_bytes(config.model, source.interface, source.seq_len, execution, precision)
 
 
+def run_bytes(
+    config: ResolvedConfig, source: Source, execution: ComputeOptions = DEFAULT_OPTIONS, precision: str = "float32"
+) -> int:
+    """Return an upper estimate of the bytes that the training of a run needs: `state_bytes` and `step_bytes`."""
+    return state_bytes(config, source) + step_bytes(config, source, execution, precision)
+
+
+def program_bytes(executable: Any) -> dict[str, int]:
+    """Return the bytes of device memory that a compiled program needs, by part, and their sum `needed`."""
+    analysis = executable.memory_analysis()
+    parts = {
+        "arguments": analysis.argument_size_in_bytes,
+        "results": analysis.output_size_in_bytes - analysis.alias_size_in_bytes,
+        "temporaries": analysis.temp_size_in_bytes,
+        "code": analysis.generated_code_size_in_bytes,
+    }
+    return {"needed": sum(parts.values()), **parts}
+
+
 def array_bytes(source: Source) -> int:
     """Return the size of a task's arrays in bytes; 0 if data is generated."""
     return sum(shape.size * shape.dtype.itemsize for shape in array_shapes(source).values())
@@ -61,11 +84,20 @@ def data_bytes(source: Source, execution: ComputeOptions) -> int:
 
 
 def kv_bytes(config: ResolvedConfig, source: Source) -> int | None:
-    """Return the bytes of a 16-bit key-value cache for one sequence; None if a mixer's cache size is unknown."""
-    dims = config.model.dims(source.interface, source.seq_len)
-    sizes = [layer.typed_mixer.cache_size(dims) for layer in config.model.layers]
-    known = [size for size in sizes if size is not None]
-    return 2 * source.seq_len * sum(known) if len(known) == len(sizes) else None
+    """Return the bytes of a 16-bit cache for one sequence of the training length; None if they are not known.
+
+    The arrays of `nn.cache` are counted: keys and values of attention, states and windows of recurrent mixers. If the
+    model cannot extend a sequence, the sizes count that its mixers declare.
+    """
+    model = model_shapes(config.model, source.interface, source.seq_len)
+    try:
+        cache = jax.eval_shape(lambda model: empty_cache(model, 1, source.seq_len), model)
+    except UserError:
+        dims = config.model.dims(source.interface, source.seq_len)
+        sizes = [layer.typed_mixer.cache_size(dims) for layer in config.model.layers]
+        known = [size for size in sizes if size is not None]
+        return 2 * source.seq_len * sum(known) if len(known) == len(sizes) else None
+    return 2 * count_elements(cache.stacks)
 
 
 def host_bytes(cgroups: Path = CGROUPS, member: Path = Path("/proc/self/cgroup")) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from taetpu.data.base import Split
-from taetpu.optim.eval_metrics import NO_METRICS, EvalMetric, metric_value
+from taetpu.optim.eval_metrics import NO_METRICS, EvalMetric, metric_values
 
 MOST_BLOCKS = 1000  # maximum number of blocks of an evaluation set whose sums are stored
 
@@ -121,9 +121,7 @@ def metrics_from_sums(
         bits = nll / math.log(2) + share * split.unpredicted_bits
         results[f"{name}/bits_per_byte"] = bits / (share * split.num_bytes)
     for entry, metric in metrics.items():
-        value = metric_value(entry, metric, sums)
-        if value is not None:
-            results[f"{name}/{entry}"] = value
+        results |= {f"{name}/{key}": value for key, value in metric_values(entry, metric, sums).items()}
     return results
 
 
@@ -136,7 +134,7 @@ def sum_blocks(values: np.ndarray) -> np.ndarray:
 
 
 def checkpoint_steps(steps: int, rule: int | str, evals: list[int]) -> list[int]:
-    """Return the steps with a checkpoint according to a rule. The last step always has a checkpoint.
+    """Return the steps with a checkpoint according to a rule. The last step always has a checkpoint, unless it is 0.
 
     Args:
         steps: the number of steps of a run.
@@ -149,4 +147,4 @@ def checkpoint_steps(steps: int, rule: int | str, evals: list[int]) -> list[int]
         chosen = {2**i for i in range(steps.bit_length()) if 2**i < steps}
     else:
         chosen = set(evals) if rule == "eval" else set()
-    return sorted(chosen | {steps})
+    return sorted((chosen | {steps}) - {0})

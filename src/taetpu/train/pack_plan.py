@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ from taetpu.spec.resolved_study import RunKey, RunSpec
 from taetpu.spec.study_config import ResolvedConfig
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
+from taetpu.train.beside import layouts_beside
 from taetpu.train.choose_compute import choose_compute
 from taetpu.train.layout import (
     AUTO,
@@ -177,7 +179,12 @@ class Pack:
 
 
 def plan_packs(
-    runs: Sequence[RunSpec], sources: Iterable[Source], earlier: Sequence[PackPlan] = (), packing: Packing = AUTO
+    runs: Sequence[RunSpec],
+    sources: Iterable[Source],
+    earlier: Sequence[PackPlan] = (),
+    packing: Packing = AUTO,
+    *,
+    beside: bool = False,
 ) -> list[PackPlan]:
     """Return pack plans for runs that are not in a pack yet.
 
@@ -186,23 +193,30 @@ def plan_packs(
         sources: the prepared task of each run.
         earlier: the existing plans of the study. For `precision: auto`, the dtype of the first plan is used again.
         packing: the value of the option `--pack`.
+        beside: whether packs may be planned for fewer devices than there are, so that several train at once.
     """
     source_of = dict(zip((run.id for run in runs), sources, strict=True))
-    plans = []
+    works = []
     for members in group_runs(runs):
         precision = members.runs[0].config.train.precision
         if precision == "auto":
             precision = earlier[0].precision if earlier else auto_precision()
         work = Workload(members, source_of[members.runs[0].id], precision)
-        work = replace(work, execution=choose_compute(work.config, work.source, precision))
-        layout, chosen = choose_layout(work, packing)
-        compute = without_kernels(work.execution, work.config) if layout.divided else work.execution
-        live, platform = tuple(sorted(members.live)), jax.default_backend()
-        for start in range(0, len(members.runs), layout.width):
-            keys = tuple(run.key for run in members.runs[start : start + layout.width])
-            plans.append(PackPlan(pack_id(keys), keys, layout, compute, precision, live, chosen, platform=platform,
-                                  windows=work.config.train.compute.windows))  # fmt: skip
-    return plans
+        works.append(replace(work, execution=choose_compute(work.config, work.source, precision)))
+    choose = layouts_beside(works, packing) if beside else partial(choose_layout, packing=packing)
+    return [plan for work in works for plan in _plans(work, *choose(work))]
+
+
+def _plans(work: Workload, layout: Layout, chosen: str) -> list[PackPlan]:
+    """Return the plans of the packs of a group of runs."""
+    compute = without_kernels(work.execution, work.config) if layout.divided else work.execution
+    live, platform, windows = tuple(sorted(work.group.live)), jax.default_backend(), work.config.train.compute.windows
+    members = [run.key for run in work.group.runs]
+    packs = [tuple(members[start : start + layout.width]) for start in range(0, len(members), layout.width)]
+    return [
+        PackPlan(pack_id(keys), keys, layout, compute, work.precision, live, chosen, platform=platform, windows=windows)
+        for keys in packs
+    ]
 
 
 def pack_id(runs: Sequence[RunKey]) -> str:

@@ -44,7 +44,11 @@ class NotReproduced(Failed):
             "`python -m taetpu.testing PLUGIN` checks a plug-in's components"
         )
         super().__init__("\n".join([*problems.values(), f"  cause:  {cause}"]))
-        self.runs = frozenset(problems)
+        self.runs, self.problems = frozenset(problems), dict(problems)
+
+    def __reduce__(self) -> tuple[type["NotReproduced"], tuple[dict[str, str]]]:
+        """Return how the error is unpickled: with the problems, not with the message."""
+        return NotReproduced, (self.problems,)
 
 
 def mismatches(

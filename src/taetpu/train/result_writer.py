@@ -19,7 +19,7 @@ from taetpu.optim.selection import SELECTION
 from taetpu.spec.resolved_study import RunSpec
 from taetpu.spec.start import StoredParameters
 from taetpu.train.evaluator import Evaluator
-from taetpu.train.memory import kv_bytes, state_bytes, step_bytes
+from taetpu.train.memory import kv_bytes, run_bytes
 from taetpu.train.metric_series import Points, sum_blocks
 from taetpu.train.model_cost import named_shapes, num_params
 from taetpu.train.pack_plan import Pack
@@ -90,7 +90,7 @@ class ResultWriter:
         ends = {i: end if stopped_at[i] < 0 else int(stopped_at[i]) for i in self.open}
         self.store.run_concurrently(
             partial(folder.append, start, ends[i], points[i], {name: ([ends[i]], [v]) for name, v in times.items()})
-            for i, folder in self.open.items() if ends[i] > start
+            for i, folder in self.open.items() if ends[i] > start or not self.program.steps
         )  # fmt: skip
 
     def write_texts(self, step: int, texts: Mapping[int, str]) -> None:
@@ -154,8 +154,7 @@ class ResultWriter:
         bad = diverged >= 0 or not all(math.isfinite(v) for v in last.values())
         windows = steps * run.config.train.batch_size
         data = {**self.facts, **facts_of_run(source, run.seed, windows)}
-        memory = state_bytes(run.config, source)
-        memory += step_bytes(run.config, source, self.pack.plan.compute, self.pack.plan.precision)
+        memory = run_bytes(run.config, source, self.pack.plan.compute, self.pack.plan.precision)
         folder.finish(
             {
                 "outcome": "diverged" if bad else "finished" if stopped_at is None else "stopped",

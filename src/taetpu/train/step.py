@@ -365,17 +365,20 @@ def evaluate(
         metrics: the metrics other than loss and accuracy, by name.
     """
     whole = any(metric.reads_logits for metric in metrics.values())
+    wanted = {site for metric in metrics.values() for site in metric.sites()}
 
     def of_sequence(i: int | Int[Array, ""]) -> dict[str, Array]:
         batch = jax.tree.map(lambda a: a[i], windows)
         compute = partial(compute_objective, objective, whole=whole, gather=division.gather_sequences)
-        forward = division.wrap(compute)
-        logits, values = forward(model, batch, dtype=dtype)
+        layers = find_sites(partial(compute, dtype=dtype), model, batch) if wanted else {}
+        forward = division.wrap(capture(compute, wanted & {*layers}))
+        (logits, values), reads = forward(model, batch, dtype=dtype)
         sums_by_name = {name: value for name, value in values.items() if name in MEASURED}
-        seen = Evaluated(batch, logits, **{"correct": None, **sums_by_name})
+        seen = Evaluated(batch, logits, **{"correct": None, **sums_by_name}, sites=reads, layers=layers)
         sums = {name: values.sum(-1) for name, values in sums_by_name.items()}
         for entry, metric in metrics.items():
-            sums |= sequence_sums(entry, metric, seen)
+            if not metric.sites() or metric.parts(layers):
+                sums |= sequence_sums(entry, metric, seen)
         return sums
 
     shapes = jax.eval_shape(lambda: of_sequence(0))

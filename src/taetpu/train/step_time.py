@@ -3,8 +3,10 @@
 import hashlib
 import platform
 import time
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,13 +16,15 @@ from taetpu.core.distributed import multi_process
 from taetpu.core.errors import UserError
 from taetpu.core.identity import FIELDS_OUTSIDE_IDENTITY, canonical_json
 from taetpu.core.jax_setup import cpu_cores
-from taetpu.core.static_dynamic import split
+from taetpu.core.static_dynamic import promoted_fields, split
 from taetpu.data.base import Source
 from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
+from taetpu.spec.resolved_study import RunSpec
 from taetpu.spec.study_config import ResolvedConfig
 from taetpu.store.remembered import recall, remember
+from taetpu.train.choose_compute import choose_compute
 from taetpu.train.data_feed import open_feed
-from taetpu.train.layout import Layout, Workload
+from taetpu.train.layout import Layout, RunGroup, Workload, auto_precision
 from taetpu.train.pack_plan import PackPlan
 from taetpu.train.program import Program, stack_numbers
 
@@ -90,10 +94,15 @@ def measure_step(work: Workload, layout: Layout) -> float:
         problem = "steps cannot be timed while several processes share a study"
         remedy = "Run the study in one process first so that the times are stored, or use `match: flops`."
         raise UserError(problem, remedy=remedy)
-    trial = StepTimer(
+    trial = step_timer(work, layout)
+    return min(trial.window(WINDOW) for _ in range(WINDOWS))
+
+
+def step_timer(work: Workload, layout: Layout) -> StepTimer:
+    """Return the timer of a workload's pack. It compiles the pack."""
+    return StepTimer(
         work.config, work.source, layout, live=work.group.live, precision=work.precision, execution=work.execution
     )
-    return min(trial.window(WINDOW) for _ in range(WINDOWS))
 
 
 def remember_step(plan: PackPlan, config: ResolvedConfig, seconds: float) -> None:
@@ -109,11 +118,26 @@ def remembered_step(plan: PackPlan, config: ResolvedConfig) -> float | None:
 
 def _step_key(plan: PackPlan, config: ResolvedConfig) -> str:
     """Return the cache key of a pack: a hash of the machine and the program, without the number of steps."""
-    data = to_data(split(config, frozenset(plan.live))[0])
-    train = {k: v for k, v in data["train"].items() if k not in ("steps", "epochs", *FIELDS_OUTSIDE_IDENTITY)}
-    program = [data["task"], data["model"], train, str(plan.layout), plan.precision, str(plan.compute)]
+    program = step_program(config, frozenset(plan.live), plan.layout, plan.precision, plan.compute)
     machine = [cpu_model(), cpu_cores(), jax.local_devices()[0].device_kind, version("jaxlib")]
     return f"steps/{hashlib.sha256(canonical_json([*machine, *program]).encode()).hexdigest()[:16]}.json"
+
+
+def step_program(
+    config: ResolvedConfig, live: frozenset[str], layout: Layout, precision: str, execution: ComputeOptions
+) -> list[Any]:
+    """Return plain data that is equal for runs whose steps take as long: the program, without the number of steps."""
+    data = to_data(split(config, live)[0])
+    train = {k: v for k, v in data["train"].items() if k not in ("steps", "epochs", *FIELDS_OUTSIDE_IDENTITY)}
+    return [data["task"], data["model"], train, str(layout), precision, str(execution)]
+
+
+def step_workload(runs: Sequence[RunSpec], source: Source) -> Workload:
+    """Return the workload of runs that share a program, as they are trained on this machine."""
+    config = runs[0].config
+    precision = auto_precision() if config.train.precision == "auto" else config.train.precision
+    group = RunGroup(frozenset(promoted_fields(config)), tuple(runs))
+    return Workload(group, source, precision, choose_compute(config, source, precision))
 
 
 def cpu_model() -> str:

@@ -78,6 +78,7 @@ class PackTrainer:
         callback: the callback that receives the events of training.
         profile: the profile, which traces a few dispatches; None to profile nothing.
         starts: the stored models that the runs start from; None for runs whose parameters are drawn.
+        alone: whether no other pack trains at the same time. Otherwise, the times of steps are not stored.
     """
 
     pack: Pack
@@ -88,6 +89,7 @@ class PackTrainer:
     callback: Callback
     profile: Profile | None = None
     starts: Sequence[StoredParameters | None] = ()
+    alone: bool = True
 
     def __post_init__(self) -> None:
         self.plan, self.runs = self.pack.plan, self.pack.runs
@@ -160,6 +162,10 @@ class PackTrainer:
             state, step = self.resume(checkpoints)
             self.buffer = MetricBuffer(self.plan.width, self.train.log_every, step)
             self.end_runs(state)
+            if step == 0 and 0 in self.evals:
+                self.evaluate(state, 0)
+            if not self.steps:
+                self.store(0)
             for border in sorted({*self.evals, *self.saves, *self.scores, *self.observations, *self.selections}):
                 if self.over:
                     break
@@ -316,24 +322,32 @@ class PackTrainer:
 
     def close_border(self, state: TrainState, step: int, checkpoints: Checkpoints) -> None:
         """Evaluate, sample and store as due at `step`. Metrics are stored before the state to which they belong."""
-        models = self.program.evaluated(state, self.numbers)
         if step in self.evals and not self.over:
-            values = self.evaluator.evaluate(models, "val", whole=step == self.steps)
-            for i, run in enumerate(self.runs):
-                self.buffer.add_point(step, i, {**values[i], **cost(self.program, run, step)})
-                self.callback.on_evaluate(step, run, values[i])
-            texts = self.evaluator.draw_texts(models, self.seeds, step)
-            texts = {place: text for place, text in texts.items() if self.stopped_at[place] < 0}
-            self.write(lambda writer: writer.write_texts(step, texts))
-            for place, text in texts.items():
-                self.callback.on_sample(step, self.runs[place], text)
+            self.evaluate(state, step)
         self.store(step)
         if step in self.saves or self.over:
             if self.train.keep_checkpoints and step < self.steps:
-                files = {i: files for i, files in self.model_files(models).items() if self.stopped_at[i] < 0}
+                files = {
+                    i: files
+                    for i, files in self.model_files(self.program.evaluated(state, self.numbers)).items()
+                    if self.stopped_at[i] < 0
+                }
                 self.write(lambda writer: writer.write_checkpoints(step, files))
             self.save_state(state, step, checkpoints)
         self.callback.on_save(step)
+
+    def evaluate(self, state: TrainState, step: int) -> None:
+        """Evaluate and sample the models at `step`, and record the values."""
+        models = self.program.evaluated(state, self.numbers)
+        values = self.evaluator.evaluate(models, "val", whole=step == self.steps)
+        for i, run in enumerate(self.runs):
+            self.buffer.add_point(step, i, {**values[i], **cost(self.program, run, step)})
+            self.callback.on_evaluate(step, run, values[i])
+        texts = self.evaluator.draw_texts(models, self.seeds, step)
+        texts = {place: text for place, text in texts.items() if self.stopped_at[place] < 0}
+        self.write(lambda writer: writer.write_texts(step, texts))
+        for place, text in texts.items():
+            self.callback.on_sample(step, self.runs[place], text)
 
     def store(self, step: int) -> None:
         """Store all values measured since the last store."""
@@ -345,10 +359,14 @@ class PackTrainer:
 
         Times that are not known yet are NaN.
         """
-        step = self.timed / self.timed_steps / self.plan.width if self.timed_steps else math.nan
-        forward = self.evaluator.seconds_per_token
+        step, forward = (self.step_seconds, self.evaluator.seconds_per_token) if self.alone else (math.nan, math.nan)
         passed = {"seconds": time.monotonic() - self.began, "step_seconds": step, "forward_seconds": forward}
         return passed | self.used().times
+
+    @property
+    def step_seconds(self) -> float:
+        """The wall time per step of one run, excluding the first dispatch; NaN if it is not known yet."""
+        return self.timed / self.timed_steps / self.plan.width if self.timed_steps else math.nan
 
     def used(self) -> Usage:
         """Return the utilisation and memory of the pack's devices. Padding does not count as utilisation."""

@@ -18,6 +18,7 @@ from taetpu.report import overview, summary
 from taetpu.report.charts import THEMES, forest_plot
 from taetpu.report.components import TITLE as COMPONENTS
 from taetpu.report.components import components_chart, examined_parts
+from taetpu.report.outcome_text import is_timed, value_places
 from taetpu.report.post_hoc import post_hoc_charts
 from taetpu.report.usage_text import describe_usage
 from taetpu.report.verdict_style import MARKS, VERDICTS
@@ -247,16 +248,18 @@ def _usage_at(run: RunFolder, segment: str) -> str:
 
 
 def _effects_of(results: Results) -> dict[str, Any]:
-    """Return the headline, the notices, the counts of verdicts, the verdict table and the pictures of results."""
+    """Return the headline, what arms are compared by, notices, counts of verdicts, verdict table and pictures."""
     rows = [
-        {**vars(row), "runs": _progress(arm), "mark": MARKS[row.verdict] if row.verdict in VERDICTS else ""}
+        {**vars(row), "runs": _progress(arm, results), "mark": MARKS[row.verdict] if row.verdict in VERDICTS else ""}
         for row, arm in zip(summary.verdict_rows(results), results["arms"], strict=True)
     ]
     effects = {"headline": summary.headline(results), "notices": summary.notices(results), "rows": rows}
+    effects["about"] = summary.describe_effects(results)
     known = any(arm["effect"] is not None for arm in results["arms"] if arm["against"])
     counts = [(MARKS[label], label, number) for label, number in overview.count_labels(results)] if known else []
     pictures = {"forest": forest_plot(results) if known else None, "pictures": _pictures(results), "themes": THEMES}
-    return finite({**effects, **pictures, "counts": counts, "places": fixed_places(summary.mean_places(results))})
+    places = value_places(results, summary.mean_places(results))
+    return finite({**effects, **pictures, "counts": counts, "places": fixed_places(places)})
 
 
 def _pictures(results: Results) -> dict[str, Any]:
@@ -267,9 +270,10 @@ def _pictures(results: Results) -> dict[str, Any]:
     return pictures
 
 
-def _progress(arm: Arm) -> str:
-    ended = sum(run["outcome"] in OUTCOMES for run in arm["runs"])
-    return f"{ended}/{len(arm['runs'])}"
+def _progress(arm: Arm, results: Results) -> str:
+    """Return the number of an arm's runs that ended, and of those that solved the task or arrived."""
+    ended = f"{sum(run['outcome'] in OUTCOMES for run in arm['runs'])}/{len(arm['runs'])}"
+    return f"{ended}, {arm['reached']} {'arrived' if is_timed(results) else 'solved'}" if "reached" in arm else ended
 
 
 def name_series(plan: Mapping[str, Any], series: Iterable[str]) -> dict[str, tuple[str, str]]:

@@ -142,6 +142,10 @@ class ModularAddition(Task):
     The pairs are divided at random, independently of a run's seed: half of the rest is for validation and half for
     testing. Long training with weight decay makes the validation accuracy rise late (grokking).
 
+    Not learned in 1000 steps: two layers (`dim` 64, 4 heads, AdamW, `lr` 2e-3, 64 sequences a step) had an
+    accuracy of .066 on held-out pairs after them (`modulus: 59`, half of the pairs), and of .551 with `gpt2-scaled`
+    (1 seed).
+
     Source: Power et al. 2022, "Grokking", arXiv 2201.02177; Nanda et al. 2023, "Progress Measures for Grokking via
     Mechanistic Interpretability", arXiv 2301.05217.
     """

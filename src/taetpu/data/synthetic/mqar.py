@@ -7,7 +7,9 @@ target of the query is the value of the key. All other positions contain the tok
 
 The token after a query is also 0, so answers are not part of the input. Queries are at even positions. The distance of
 a query from the last pair, in steps of two positions, is drawn without replacement from k = 1, 2, .. with probability
-proportional to k^(power - 1), so most queries follow soon after the pairs.
+proportional to k^(power - 1), so most queries follow soon after the pairs. The distances are drawn in the order of the
+pairs, as in Zoology, so early queries are more often of early pairs, and the place of a query says something about its
+value.
 
 `mqar-forgetting` and `mqar-compositional` are its variants in the code of Zoology, here with the filler 0.
 """
@@ -148,6 +150,10 @@ class MQAR(Recall):
 class ForgettingMQAR(Recall):
     """MQAR in which some keys get another value after all pairs, and the last value of a key is its answer.
 
+    Settings that learn it are not known here: two and three layers (`dim` 64, 2 heads, init `fan-in`, AdamW, `lr`
+    2e-3, 64 sequences a step) had accuracies of .32 and .33 on 32 tokens after 2500 steps (1 seed), as by a guess
+    among the values of the sequence.
+
     Source: the code of Arora et al. 2023 (Zoology, arXiv 2312.04927), `forgetting_mqar`.
     """
 
@@ -203,6 +209,10 @@ class CompositionalMQAR(Recall):
 
     The keys are all combinations of `grid` first tokens with `grid` second tokens, so that `pairs` is `grid` squared.
     A third of the tokens each are first tokens, second tokens and values.
+
+    Two layers (`dim` 64, 2 heads, init `fan-in`, AdamW, `lr` 2e-3, 64 sequences a step) had an accuracy of .991 on
+    32 tokens after 2500 steps, and three layers of .324; with 4 heads and the default init, two had .330 after 2000
+    steps (1 seed).
 
     Source: the code of Arora et al. 2023 (Zoology, arXiv 2312.04927), `compositional_mqar`.
     """

@@ -19,6 +19,9 @@ from taetpu.data.synthetic.generated import Words, happens
 class Copy(AnswerTask):
     """y = x. With `form: encoder`, a model without attention can reach an accuracy of 1.
 
+    Two layers (`dim` 64, 4 heads, AdamW, `lr` 2e-3, 64 sequences a step) had an accuracy of .999 on 24 tokens after
+    1000 steps (1 seed).
+
     Source: Weiss et al. 2021, "Thinking Like Transformers", arXiv 2106.06981.
     """
 
@@ -34,6 +37,9 @@ class Copy(AnswerTask):
 @register("task", "reverse")
 class Reverse(AnswerTask):
     """y is x in reverse order.
+
+    Two layers (`dim` 64, 4 heads, AdamW, `lr` 2e-3, 64 sequences a step) had an accuracy of .999 on 24 tokens after
+    1000 steps (1 seed).
 
     Source: Weiss et al. 2021, "Thinking Like Transformers", arXiv 2106.06981.
     """
@@ -54,6 +60,9 @@ class Reverse(AnswerTask):
 class Sort(AnswerTask):
     """y is x in ascending order.
 
+    Two layers (`dim` 64, 4 heads, AdamW, `lr` 2e-3, 64 sequences a step) had an accuracy of .999 on 24 tokens after
+    1000 steps (1 seed).
+
     Source: Weiss et al. 2021, "Thinking Like Transformers", arXiv 2106.06981.
     """
 
@@ -73,6 +82,9 @@ class Sort(AnswerTask):
 @register("task", "histogram")
 class Histogram(AnswerTask):
     """y_i is the number of occurrences of x_i in x. The counts 1, 2, .. are separate tokens after the symbols.
+
+    Not learned in 1000 steps: two layers (`dim` 64, 4 heads, AdamW, `lr` 2e-3, 64 sequences a step) had an
+    accuracy of .740 on 24 tokens after them (1 seed).
 
     Source: Weiss et al. 2021, "Thinking Like Transformers", arXiv 2106.06981.
     """
@@ -127,7 +139,11 @@ class DoubleHistogram(Histogram):
 
 @register("task", "masked-copy")
 class MaskedCopy(Copy):
-    """Copy in which a share of the sequences also scores the question, as in training on texts."""
+    """Copy in which a share of the sequences also scores the question, as in training on texts.
+
+    Two layers (`dim` 64, 4 heads, AdamW, `lr` 2e-3, 64 sequences a step) had a loss .002 above the lowest possible
+    one on 24 tokens after 1000 steps (1 seed).
+    """
 
     form: Literal["causal"] = "causal"  # pyright: ignore[reportIncompatibleVariableOverride]
     """Place of the answer: after the input."""

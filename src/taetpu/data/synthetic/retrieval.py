@@ -22,6 +22,9 @@ class Needle(SyntheticTask):
     A length is the number of other symbols, between which the needles stand at random places. A needle is a key with a
     value. The keys of a sequence are different, and one of them is asked for. Its value is scored.
 
+    Two layers (`dim` 64, 4 heads, AdamW, `lr` 2e-3, 64 sequences a step) had an accuracy of 1.000 on 64 tokens
+    after 1000 steps (1 seed).
+
     Source: Kamradt 2023, "Needle in a Haystack"; Hsieh et al. 2024 (RULER), arXiv 2404.06654.
     """
 
@@ -101,6 +104,9 @@ class VariableBinding(GeneratedTask):
     statements of the chains are mixed in random order, which keeps the order within a chain. The last variable of one
     chain is asked for.
 
+    Not learned in 1000 steps: two layers (`dim` 64, 4 heads, AdamW, `lr` 2e-3, 64 sequences a step) had an
+    accuracy of .541 on 32 tokens after them (1 seed).
+
     Source: variable tracking in Hsieh et al. 2024 (RULER), arXiv 2404.06654.
     """
 
@@ -179,6 +185,9 @@ class Lego(GeneratedTask):
     The clauses are a chain: the first variable is +1 or -1, and each further one is the variable before it, or its
     negative. After the clauses and `<sep>`, all variables follow in random order. The sign of each is scored there, as
     one of two classes, so that no answer is part of the input.
+
+    Not learned in 1000 steps: two layers (`dim` 64, 4 heads, AdamW, `lr` 2e-3, 64 sequences a step) had an
+    accuracy of .609 on 26 tokens after them (1 seed).
 
     Source: Zhang et al. 2022, "Unveiling Transformers with LEGO", arXiv 2206.04301.
     """

@@ -4,8 +4,8 @@ from taetpu.optim.eval_metrics.on_sets import (
     NO_METRICS,
     EvalMetric,
     Evaluated,
-    metric_value,
+    metric_values,
     sequence_sums,
 )
 
-__all__ = ["NO_METRICS", "EvalMetric", "Evaluated", "metric_value", "sequence_sums"]
+__all__ = ["NO_METRICS", "EvalMetric", "Evaluated", "metric_values", "sequence_sums"]

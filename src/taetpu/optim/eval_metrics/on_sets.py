@@ -4,19 +4,20 @@ A metric is computed from sums over all sequences of a set, not from means of ba
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 from pydantic import model_validator
 
 from taetpu.core.config import Size
 from taetpu.core.errors import UserError, locate_errors
 from taetpu.core.metric_spec import MetricSpec
 from taetpu.core.registry import register
+from taetpu.core.sites import Ragged, Read
 from taetpu.data.base import Batch, Task
 from taetpu.optim.metric_component import MetricComponent
 
@@ -35,6 +36,8 @@ class Evaluated:
         correct: 1 for each correct position, times its weight (see `optim.loss.position_losses`); None for real
             targets.
         weight: The weight of each position; 0 for positions that are not scored.
+        sites: The activations at the sites that metrics read, by site.
+        layers: The layer numbers of each site of the model; empty for a site outside the layers.
     """
 
     batch: Batch
@@ -42,6 +45,23 @@ class Evaluated:
     nll: Positions
     correct: Positions | None
     weight: Positions
+    sites: Mapping[str, Read] = field(default_factory=dict)
+    layers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def real(self) -> Bool[Array, "batch seq"]:
+        """Whether a position holds a token, not padding."""
+        batch, seq = self.weight.shape
+        lengths = self.batch.lengths
+        return jnp.ones((batch, seq), bool) if lengths is None else jnp.arange(seq) < lengths[:, None]
+
+    def by_layer(self, site: str) -> dict[int | None, Array]:
+        """Return the activations at a site by layer; a site outside the layers has the layer None."""
+        read, layers = self.sites[site], self.layers[site]
+        if not layers:
+            return {None: jnp.asarray(read)}
+        parts = read.parts if isinstance(read, Ragged) else (read,)
+        return dict(zip(layers, (x for part in parts for x in part), strict=True))
 
 
 class EvalMetric(MetricComponent):
@@ -56,6 +76,7 @@ class EvalMetric(MetricComponent):
         of_groups: Whether the metric requires a task in which each sequence is found among others (`Task.eval_group`).
         keeps_sequences: Whether `value` is given the sums of each sequence, `(sequences, ...)`, not their totals. They
             are stored with the run.
+        measured_at_start: Whether the validation sample is also evaluated before the first step.
     """
 
     mean_of: ClassVar[tuple[str, ...]] = ()
@@ -64,6 +85,23 @@ class EvalMetric(MetricComponent):
     of_numbers: ClassVar[bool] = False
     of_groups: ClassVar[bool] = False
     keeps_sequences: ClassVar[bool] = False
+    measured_at_start: ClassVar[bool] = False
+
+    def sites(self) -> tuple[str, ...]:
+        """Return the sites that `sums` reads. A model without one of them is not measured."""
+        return ()
+
+    def parts(self, sites: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
+        """Return the ends of the names of all values that a model with these sites has, of which one may be empty.
+
+        Args:
+            sites: The sites of the model with their layer numbers.
+        """
+        return ("",) if self.has_value and {*self.sites()} <= {*sites} else ()
+
+    def specs(self, num_layers: int) -> dict[str, MetricSpec]:
+        """Return what each value is, by the end of its name, for models with this number of layers."""
+        return {"": self.spec} if self.has_value else {}
 
     @property
     def spec(self) -> MetricSpec:
@@ -73,7 +111,8 @@ class EvalMetric(MetricComponent):
     @property
     def has_value(self) -> bool:
         """Whether the metric is a number, not only stored sums."""
-        return bool(self.mean_of) or type(self).value is not EvalMetric.value
+        cls = type(self)
+        return bool(self.mean_of) or cls.value is not EvalMetric.value or cls.values is not EvalMetric.values
 
     def sums(self, seen: Evaluated) -> Sums:
         """Return values of each sequence by name, `(batch, ...)`. The metric is a function of their sums over a set."""
@@ -85,6 +124,11 @@ class EvalMetric(MetricComponent):
             return None
         total, weight = (totals[name] for name in self.mean_of)
         return float(total / np.maximum(weight, 1.0))
+
+    def values(self, totals: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """Return all values by the ends of their names, by default `value` alone (see `parts`)."""
+        value = self.value(totals)
+        return {} if value is None else {"": value}
 
     def check_task(self, task: Task) -> None:
         """Raise `UserError` if the metric cannot be computed on a task."""
@@ -211,22 +255,23 @@ ROUNDING = 1e-6
 """By how much rounding may move a value beyond the bounds of its metric."""
 
 
-def metric_value(entry: str, metric: EvalMetric, totals: Mapping[str, Any]) -> float | None:
-    """Return the value of one metric, given the totals of `sequence_sums` over a set.
+def metric_values(entry: str, metric: EvalMetric, totals: Mapping[str, Any]) -> dict[str, float]:
+    """Return the values of one metric by name, given the totals of `sequence_sums` over a set.
 
     Raises:
-        UserError: if the value is no number, or outside of the metric's bounds, on which intervals rely.
+        UserError: if a value is not a number, or is outside of the metric's bounds, on which intervals rely.
     """
     prefix = f"{entry}."
     sums = {name.removeprefix(prefix): np.asarray(v) for name, v in totals.items() if name.startswith(prefix)}
-    value = metric.value(sums)
-    if value is None:
-        return None
+    if not sums and metric.sites():  # the model lacks a site
+        return {}
+    values = {f"{entry}{part}": value for part, value in metric.values(sums).items()}
     low, high = metric.bounds
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-        problem = f"metric {entry!r} gives {value!r}, not a number"
-        raise UserError(problem, path=("train", "eval_metrics", entry), remedy="Return a number from `value`.")
-    if value < low - ROUNDING or value > high + ROUNDING:
-        problem = f"metric {entry!r} gives {value:g}, outside of its bounds {low:g} to {high:g}"
-        raise UserError(problem, path=("train", "eval_metrics", entry), remedy="Correct `bounds`, or `value`.")
-    return float(value)
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+            problem = f"metric {name!r} gives {value!r}, not a number"
+            raise UserError(problem, path=("train", "eval_metrics", entry), remedy="Return a number from `value`.")
+        if value < low - ROUNDING or value > high + ROUNDING:
+            problem = f"metric {name!r} gives {value:g}, outside of its bounds {low:g} to {high:g}"
+            raise UserError(problem, path=("train", "eval_metrics", entry), remedy="Correct `bounds`, or `value`.")
+    return {name: float(value) for name, value in values.items()}

@@ -11,7 +11,7 @@ function rows(columns) {
 
 function spec(place, theme) {
   const { chart, metric, arm } = place.dataset;
-  if (metric === undefined) return data.charts[chart];
+  if (metric === undefined) return data.charts[chart] ?? data.frontiers[chart];
   const curves = data.curves[metric];
   const difference = chart === "difference";
   const [low, high] = (difference ? curves.difference_ranges : curves.ranges)[arm];
@@ -32,6 +32,20 @@ async function draw(place, theme = dark.matches ? "dark" : "light") {
   await vegaEmbed(place, spec(place, theme), { ast: true, actions: false, renderer: "svg", defaultStyle: false, config });
   place.querySelector("svg").setAttribute("aria-hidden", "true"); // the container has the label, and the tables have the data
 }
+
+// Any two columns of costs: if a reader chooses one column twice, the other axis takes the column that it replaces.
+document.querySelectorAll(".frontier").forEach((figure) => {
+  const [y, x] = ["y", "x"].map((name) => figure.querySelector(`[data-axis=${name}]`));
+  const place = figure.querySelector(".chart");
+  let before = [x.value, y.value];
+  figure.addEventListener("change", ({ target }) => {
+    if (x.value === y.value) (target === x ? y : x).value = before[target === x ? 0 : 1];
+    before = [x.value, y.value];
+    place.dataset.chart = before.join(" ");
+    drawn.delete(place);
+    draw(place);
+  });
+});
 
 const places = [...document.querySelectorAll("[data-chart]")];
 const near = new IntersectionObserver((seen) => seen.forEach(({ isIntersecting, target }) => isIntersecting && draw(target)), { rootMargin: "400px" });

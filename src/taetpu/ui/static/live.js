@@ -288,8 +288,8 @@ function study(name) {
     { name: "train/loss", value: (r) => last([r], "train/loss"), cell: (r) => fixed(last([r], "train/loss")), figure: true },
     { name: series(), value: (r) => last([r], series()), cell: (r) => fixed(last([r], series())), figure: true },
   ]);
-  const forest = pictures(untitled), drawings = pictures(titled);
-  show(name, head, forest.node, h("h2", {}, "Arms"), arms.node, drawings.node, h("h2", {}, "Curves"),
+  const forest = pictures(untitled), drawings = pictures(titled), about = h("p", { class: "soft" });
+  show(name, head, forest.node, h("h2", {}, "Arms"), about, arms.node, drawings.node, h("h2", {}, "Curves"),
     h("div", { class: "bar" }, h("label", {}, "Metric", picked), h("label", {}, "Lines", shown), h("label", {}, "Only arms with", wanted), h("span", { class: "soft" }, "Scroll to zoom, drag to pan, and double-click to reset. Click the legend to highlight lines.")),
     curves.node, h("h2", {}, "Runs"), runs.node);
 
@@ -325,6 +325,7 @@ function study(name) {
       picked.replaceChildren(...metrics.map((each) => h("option", { value: each, selected: each === metric }, label(each))));
     }
     drawHead(all);
+    about.textContent = state.effects.about ?? "";
     const rowsByArm = Object.fromEntries((state.effects.rows ?? []).map((row) => [row.arm, row]));
     arms.fill(state.study.arms.map((arm) => {
       const runsOfArm = all.filter((run) => run.arm === arm);

@@ -1,0 +1,133 @@
+"""Config files of programs, written for each run: YAML, JSON or TOML, with a template that the settings change.
+
+Every text is quoted and every number is unambiguous, so that YAML 1.1 and 1.2 and all readers give the same values.
+"""
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from taetpu.core.errors import UserError
+from taetpu.spec.document import Form, read_document
+from taetpu.spec.programs.program_config import ConfigFileConfig
+
+TEMPLATE = Form("template", "Write a mapping of keys to values.")
+FORMATS = {".yaml": "yaml", ".yml": "yaml", ".json": "json", ".toml": "toml"}
+BARE_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+YAML_WORDS = re.compile(r"(?i)true|false|yes|no|on|off|null|none|y|n|nan|inf")
+
+
+def file_format(config: ConfigFileConfig) -> str:
+    """Return the format of a config file: that of its ending, unless it is set. Raises `UserError` if it is unknown."""
+    if config.format is not None:
+        return config.format
+    ending = Path(config.path).suffix
+    if ending in FORMATS:
+        return FORMATS[ending]
+    problem = f"the ending {ending!r} of {config.path} is that of no format"
+    raise UserError(problem, path=("config", "path"), remedy=f"Set config.format: {', '.join(set(FORMATS.values()))}.")
+
+
+def read_template(config: ConfigFileConfig, cwd: Path) -> dict[str, Any]:
+    """Return the content of the template; empty without one. Raises `UserError` if it cannot be read."""
+    if config.template is None:
+        return {}
+    file, kind = cwd / config.template, file_format(config)
+    if kind == "yaml":
+        return read_document(file, TEMPLATE).data
+    try:
+        text = file.read_text(encoding="utf-8")
+        content = json.loads(text) if kind == "json" else tomllib.loads(text)
+    except (OSError, ValueError) as error:
+        remedy = f"Write valid {kind.upper()}."
+        raise UserError(
+            f"cannot read the template: {error}", path=("config", "template"), file=file, remedy=remedy
+        ) from None
+    if not isinstance(content, dict):
+        problem = f"the template is a {type(content).__name__}, not a mapping"
+        raise UserError(problem, path=("config", "template"), file=file, remedy=TEMPLATE.start)
+    return content
+
+
+def merge(template: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a template in which nested settings replace or extend its values."""
+    merged = deepcopy(dict(template))
+    for key, value in settings.items():
+        inside = merged.get(key)
+        merged[key] = merge(inside, value) if isinstance(inside, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def encode(content: Mapping[str, Any], kind: str) -> bytes:
+    """Return nested settings as the text of a file in a format. TOML has no null: such settings are left out."""
+    if kind == "json":
+        return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
+    lines = _yaml_lines(content, "") if kind == "yaml" else _toml_lines(content, ())
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _yaml_lines(content: Mapping[str, Any], indent: str) -> Iterator[str]:
+    for key, value in content.items():
+        plain = BARE_KEY.fullmatch(str(key)) and not YAML_WORDS.fullmatch(str(key))
+        name = key if plain else _quote(str(key))
+        if isinstance(value, Mapping) and value:
+            yield f"{indent}{name}:"
+            yield from _yaml_lines(value, f"{indent}  ")
+        else:
+            yield f"{indent}{name}: {_yaml_value(value)}"
+
+
+def _yaml_value(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_yaml_value, value))}]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_quote(str(key))}: {_yaml_value(item)}" for key, item in value.items()) + "}"
+    return _scalar(value)
+
+
+def _quote(text: str) -> str:
+    """Return text in double quotes, for YAML and TOML. Characters that are not printable are escaped."""
+    quoted = json.dumps(text, ensure_ascii=False)
+    return "".join(
+        sign if sign.isprintable() else f"\\u{ord(sign):04x}" if ord(sign) < 2**16 else f"\\U{ord(sign):08x}"
+        for sign in quoted
+    )
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, str):
+        return _quote(value)
+    return _float(value) if isinstance(value, float) else json.dumps(value)
+
+
+def _float(value: float) -> str:
+    """Return a number that YAML 1.1 reads as one: with a point before the exponent, which has a sign."""
+    digits, sign, exponent = repr(value).partition("e")
+    point = digits if "." in digits else f"{digits}.0"
+    return f"{point}e{exponent if exponent[0] in '+-' else f'+{exponent}'}" if sign else point
+
+
+def _toml_lines(content: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[str]:
+    tables = {key: value for key, value in content.items() if isinstance(value, Mapping) and value}
+    for key, value in content.items():
+        if key not in tables and value is not None:
+            yield f"{_toml_key(key)} = {_toml_value(value)}"
+    for key, value in tables.items():
+        yield f"[{'.'.join(map(_toml_key, (*above, key)))}]"
+        yield from _toml_lines(value, (*above, key))
+
+
+def _toml_key(key: Any) -> str:
+    return str(key) if BARE_KEY.fullmatch(str(key)) else _quote(str(key))
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_toml_value(item) for item in value if item is not None)}]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_toml_key(key)} = {_toml_value(item)}" for key, item in value.items()) + "}"
+    return _scalar(value)

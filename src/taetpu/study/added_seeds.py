@@ -1,0 +1,74 @@
+"""The seeds that are added for the interim analyses of a study (`--until-resolved`)."""
+
+from itertools import chain, islice
+from typing import Protocol
+
+from taetpu.core.errors import UserError
+from taetpu.spec.document import Document
+from taetpu.spec.measure import Measure
+from taetpu.spec.study_file import MAX_SEED
+from taetpu.spec.tuning import Tuning
+from taetpu.stats.load import read_study
+from taetpu.stats.results import Results
+from taetpu.store.study import StudyFolder
+
+
+class PlannedStudy(Protocol):
+    """A study with planned analyses."""
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds of the study file."""
+        ...
+
+    @property
+    def document(self) -> Document:
+        """The study file."""
+        ...
+
+    @property
+    def measure(self) -> Measure:
+        """How arms are compared."""
+        ...
+
+    @property
+    def tune(self) -> Tuning | None:
+        """The tuning of the arms."""
+        ...
+
+
+def require_looks(study: PlannedStudy) -> None:
+    """Raise `UserError` if a study plans no interim analysis, so that no seeds can be added."""
+    if study.measure.looks:
+        return
+    first = len(study.seeds)
+    problem = f"--until-resolved requires an interim analysis after the first {first} seeds, but none is planned"
+    looks = f"measure: {{looks: [{max(first, 2)}, {2 * max(first, 2)}]}}"
+    remedy = f"Add `{looks}` to the study file before the first run."
+    raise study.document.locate(UserError(problem, path=("measure", "looks"), remedy=remedy))
+
+
+def next_seeds(study: PlannedStudy, seeds: tuple[int, ...], results: Results) -> tuple[int, ...] | None:
+    """Return the seeds of the next planned interim analysis.
+
+    Returns None if no arm is inconclusive or no further analysis is planned.
+    """
+    analyses = [number for number in study.measure.looks if number > len(seeds)]
+    if not analyses or all(arm["verdict"] != "inconclusive" for arm in results["arms"]):
+        return None
+    return extend_seeds(study, seeds, analyses[0])
+
+
+def seeds_begun(study: PlannedStudy, seeds: tuple[int, ...], folder: StudyFolder) -> tuple[int, ...]:
+    """Return `seeds`, extended by the seeds that an earlier process added for the next interim analysis."""
+    stored = read_study(folder)["seeds"] if folder.exists() else []
+    known = (*seeds, *(seed for seed in stored if seed not in seeds))
+    planned = next((number for number in study.measure.looks if number >= len(known)), len(known))
+    return extend_seeds(study, known, planned)
+
+
+def extend_seeds(study: PlannedStudy, seeds: tuple[int, ...], number: int) -> tuple[int, ...]:
+    """Return `seeds`, extended to `number` seeds. The added seeds are not used for tuning."""
+    taken = {*seeds, *(study.tune.seeds if study.tune else ())}
+    fresh = (seed for seed in chain(range(max(seeds) + 1, MAX_SEED + 1), range(MAX_SEED)) if seed not in taken)
+    return (*seeds, *islice(fresh, number - len(seeds)))
