@@ -82,7 +82,10 @@ PROGRAMS = {
         "import signal, sys, time\nsignal.signal(15, lambda *_: sys.exit(0))\n" + REPORT + SLEEP,
         "stopped", 0, stops=True, limits=Limits(grace=60),
     ),
-    "stops itself": Program(REPORT + "import os; os.kill(os.getpid(), 19)", "stopped", -9, stops=True),
+    "stops itself": Program(  # its child reports the loss, once it has stopped
+        "import os\nstate = f'/proc/{os.getpid()}/stat'\nif os.fork(): os.kill(os.getpid(), 19)\n"
+        "while open(state).read().rpartition(')')[2].split()[0] != 'T': pass\n" + REPORT, "stopped", -9, stops=True,
+    ),
     "uses too much memory": Program(
         REPORT + "x = bytearray(300 * 2**20)\nimport time; time.sleep(600)", "memory", -9,
         limits=Limits(seconds=120, memory=150 * 2**20),
@@ -106,8 +109,9 @@ PROGRAMS = {
         loss=1.5, last_line="step 2: loss 1.5", limits=Limits(seconds=120, linger=10),
     ),
     "is stopped with a child in another session": Program(
-        f"{FORK}signal.signal(15, signal.SIG_IGN)\nif os.fork() == 0:\n    os.setsid()\n    {REPORT}    {SLEEP}"
-        f"signal.signal(15, signal.SIG_DFL)\n{SLEEP}",
+        f"{FORK}signal.signal(15, signal.SIG_IGN)\nreading, writing = os.pipe()\nif os.fork() == 0:\n    os.setsid()\n"
+        f"    os.read(reading, 1)\n    {REPORT}    {SLEEP}"
+        f"signal.signal(15, signal.SIG_DFL)\nos.write(writing, b'x')\n{SLEEP}",
         "stopped", -15, stops=True,
     ),
     # --- output ---

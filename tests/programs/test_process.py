@@ -136,7 +136,7 @@ def test_another_thread_stops_a_program(start):
 
 
 def test_a_second_stop_shortens_the_grace_period(start):
-    code = "import signal; signal.signal(15, lambda *_: print('not yet', flush=True))\n" + SLEEP + "\ntime.sleep(600)"
+    code = "import os, signal; signal.signal(15, lambda *_: os.write(1, b'not yet'))\n" + SLEEP + "\ntime.sleep(600)"
     with start([*PYTHON, code], limits=Limits(grace=600)) as process:
         watcher = Watcher(lambda: process.stop(grace=0) if b"not yet" in watcher.data else process.stop())
         ending = process.wait(watcher)
@@ -179,7 +179,7 @@ if os.fork() == 0:
     os.setsid()
     if os.fork() != 0: os._exit(0)
     signal.signal(15, signal.SIG_IGN)
-print(os.getpid(), flush=True)
+os.write(1, b'%d\\\\n' % os.getpid())  # at once: two processes write
 time.sleep(600)
 '''
 class Printer:

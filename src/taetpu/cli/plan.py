@@ -11,6 +11,7 @@ import typer
 from taetpu.cli.options import AsJson, LibtpuArgs, Pack, StudyOptions, XlaFlags, integer, number, takes_options
 from taetpu.cli.output import plural, print_json, print_table, print_text
 from taetpu.cli.plan_coordinates import SEEDS, STEPS, measure_coordinates, parse_widths, print_coordinates
+from taetpu.cli.plan_resolution import describe_resolution
 from taetpu.cli.plan_tpu import (
     compile_for,
     format_seconds,
@@ -327,32 +328,6 @@ def _computed(packs: list[dict[str, Any]]) -> Iterator[str]:
             arms.setdefault(line, {}).update(dict.fromkeys(pack["arms"]))
     for line, names in arms.items():
         yield f"{', '.join(names)}: {line}"
-
-
-def describe_resolution(analysis: dict[str, Any]) -> str:
-    """Return a description of the effects that the study can detect."""
-    if "shares" in analysis:
-        from taetpu.report.outcome_text import describe_exact_test
-
-        return describe_exact_test(analysis["shares"])
-    if analysis["resolves_sd"] is None:
-        return ""
-    power = f"with {100 * analysis['power']:.0f} % power"
-    if analysis["noise"] is None:
-        return (
-            f"the smallest true effect that the study detects {power} is {analysis['resolves_sd']:.2g} times the "
-            "standard deviation between runs; --noise SD converts it to the metric's unit"
-        )
-    text = f"noise {analysis['noise']:.2g} ({analysis['noise_from']}): "
-    if analysis["most"] is not None and analysis["resolves"] > analysis["most"]:
-        text += f"no effect is detected {power}, because no effect can be larger than {analysis['most']:g}"
-    else:
-        text += f"the smallest true effect that the study detects {power} is {analysis['resolves']:.2g}"
-    if analysis["effect"] is None:
-        return text
-    seeds = "too many seeds to count" if analysis["seeds"] is None else plural(analysis["seeds"], "seed")
-    work = "" if analysis["flops"] is None else f", {analysis['flops']:.3g} FLOPs"
-    return f"{text}; an effect of {analysis['effect']:g} takes {seeds}{work}"
 
 
 def _layout_notes(packs: list[dict[str, Any]], at_once: int) -> Iterator[str]:

@@ -144,7 +144,7 @@ def plan_program(options: "PlanOptions") -> None:
 
 
 def _print_plan(planned: dict[str, Any]) -> None:
-    from taetpu.cli.plan import describe_resolution
+    from taetpu.cli.plan_resolution import describe_resolution
     from taetpu.study.programs.preview import format_command
 
     arms, seeds = plural(len(planned["arms"]), "arm"), plural(len(planned["seeds"]), "seed")
