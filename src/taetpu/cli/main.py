@@ -33,6 +33,7 @@ COMMANDS = {
     "report": ("report_commands:report", "Analyse the stored runs, and write the report and results.json."),
     "costs": ("costs:costs", "Show what arms cost, as ratios to their baselines."),
     "check": ("report_commands:check", "Check claims about a study."),
+    "gallery": ("gallery:app", "List studies of known results, with what was measured."),
     "judge": ("judge:judge", "Judge the arms of a table of results that other programs wrote."),
     "plot": ("report_commands:plot", "Draw a metric of all runs of one or more studies."),
     "ui": ("status:ui", "Serve a live page with progress, curves and effects."),

@@ -13,6 +13,9 @@ from taetpu.cli.status import print_departures
 from taetpu.core.errors import Failed
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from taetpu.stats.claims import Finding
     from taetpu.stats.results import Results
     from taetpu.store.study import StudyFolder
 
@@ -131,19 +134,24 @@ def check(
 
     match, outcomes = check_claims(file, root)
     log_latest(match.address, match.name)
+    print_findings(outcomes, as_json)
+
+
+def print_findings(findings: "Sequence[Finding]", as_json: bool = False) -> None:
+    """Print which claims hold, each with its evidence. Raises `Failed` unless all hold."""
     if as_json:
         print_json(
             [
-                {"claim": outcome.claim.text, "holds": outcome.holds, "evidence": outcome.evidence}
-                for outcome in outcomes
+                {"claim": finding.claim.text, "holds": finding.holds, "evidence": finding.evidence}
+                for finding in findings
             ]
         )
     else:
-        for outcome in outcomes:
-            print_text(f"{'holds' if outcome.holds else 'FAILS'}  {outcome.claim.text}", hanging=7)
-            print_text(outcome.evidence, first=7, hanging=7)
-    if failed := sum(not outcome.holds for outcome in outcomes):
-        raise Failed(f"{failed} of {len(outcomes)} claims do not hold")
+        for finding in findings:
+            print_text(f"{'holds' if finding.holds else 'FAILS'}  {finding.claim.text}", hanging=7)
+            print_text(finding.evidence, first=7, hanging=7)
+    if failed := sum(not finding.holds for finding in findings):
+        raise Failed(f"{failed} of {len(findings)} claims do not hold")
 
 
 def plot(

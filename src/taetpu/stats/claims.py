@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from scipy import stats
 
@@ -22,6 +22,8 @@ CLAIM = re.compile(
     r"(?: by (?P<bound>at least|at most) (?P<size>\S+))?"
 )
 LEVEL = re.compile(r"(?P<arm>.+?) is (?P<side>above|below) (?P<level>\S+)")
+MEASURE = re.compile(r"(?P<measure>.+) of (?P<table>\S+) in (?P<arm>\S+)")
+REPETITIONS = re.compile(r"at most (?P<most>\d+) of (?P<number>\d+) repetitions have a false verdict")
 EXAMPLES = (
     "Write e.g. `nope is worse by at least 0.02`, `layernorm is equivalent`, `one-head is not better`, `baseline is "
     "below 1.9`, or `swiglu is better than relu` for a contrast of measure.contrasts."
@@ -64,24 +66,47 @@ class LevelClaim:
         arm: the name of the arm.
         side: on which side of the level the arm's mean is.
         level: the level.
+        measure: a measure of a post-hoc table, such as `effective number`, that the claim is about in place of the
+            primary metric; "" for the primary metric.
+        table: the name of the table, such as `heads-mean`.
     """
 
     text: str
     arm: str
     side: str
     level: float
+    measure: str = ""
+    table: str = ""
+
+
+@dataclass(frozen=True)
+class RepetitionClaim:
+    """Claim about a study in which no arm matters; see `stats.repetitions`.
+
+    Attributes:
+        text: the claim as written.
+        most: the claimed maximum number of repetitions with a verdict of better or worse.
+        number: the number of repetitions into which the seeds are divided.
+    """
+
+    text: str
+    most: int
+    number: int
+
+
+AnyClaim: TypeAlias = Claim | LevelClaim | RepetitionClaim
 
 
 @dataclass(frozen=True)
 class Finding:
     """Result of checking a claim, with the evidence."""
 
-    claim: Claim | LevelClaim
+    claim: AnyClaim
     holds: bool
     evidence: str
 
 
-def parse_claim(text: Any, where: KeyPath) -> Claim | LevelClaim:
+def parse_claim(text: Any, where: KeyPath) -> AnyClaim:
     """Parse a claim.
 
     Args:
@@ -92,13 +117,19 @@ def parse_claim(text: Any, where: KeyPath) -> Claim | LevelClaim:
         UserError: If the claim does not have the expected form, if the size in the claim is not a number of at least 0,
             if the level is not a number, or if the claim gives a size for a negated or inconclusive verdict.
     """
-    if isinstance(text, str) and (parts := LEVEL.fullmatch(" ".join(text.split()))):
+    words = " ".join(str(text).split())
+    if isinstance(text, str) and (parts := REPETITIONS.fullmatch(words)):
+        return RepetitionClaim(text, int(parts["most"]), int(parts["number"]))
+    if isinstance(text, str) and (parts := LEVEL.fullmatch(words)):
+        of = MEASURE.fullmatch(parts["arm"])
+        subject = (of["arm"], of["measure"], of["table"]) if of else (parts["arm"], "", "")
         try:
-            return LevelClaim(text, parts["arm"], parts["side"], parse_float(parts["level"]))
+            level = parse_float(parts["level"])
+            return LevelClaim(text, subject[0], parts["side"], level, *subject[1:])
         except ValueError:
             problem = f"the level must be a number, got {parts['level']!r}"
             raise UserError(problem, path=where, remedy="Use e.g. 1.9.") from None
-    parts = CLAIM.fullmatch(" ".join(str(text).split()))
+    parts = CLAIM.fullmatch(words)
     if not isinstance(text, str) or parts is None:
         raise UserError(f"{text!r} is not a valid claim", path=where, remedy=EXAMPLES)
     if parts["bound"] and (parts["negated"] or parts["verdict"] == "inconclusive"):
@@ -157,6 +188,8 @@ def check_claim(claim: Claim | LevelClaim, results: Results, where: KeyPath) -> 
 def _check_level(claim: LevelClaim, results: Results, where: KeyPath) -> Finding:
     arms = {arm["name"]: arm for arm in results["arms"]}
     check_known(claim.arm, arms, f"study {results['study']!r} has no arm {claim.arm!r}", path=where)
+    if claim.table:
+        return _check_measure(claim, results, where)
     runs = arms[claim.arm]["runs"]
     values = [run["value"] for run in runs if run["value"] is not None]
     if len(values) < len(runs):
@@ -169,16 +202,41 @@ def _check_level(claim: LevelClaim, results: Results, where: KeyPath) -> Finding
         mean, low, high = wilson(Count(solved, len(values) - solved), float(stats.norm.isf(0.025)))
     else:
         mean = sum(values) / len(values)
-        half = float(stats.t.ppf(0.975, len(values) - 1)) * float(stats.sem(values))
+        half = _half_width(float(stats.tstd(values)), len(values))
         low, high = mean - half, mean + half
-    places = max(formatting.decimals((high - low) / 2), MIN_PLACES)
-    ends = " to ".join(formatting.number(end, places) for end in (low, high))
     rung = arms[claim.arm].get("role", {}).get("ladder", {}).get("rung", "")
     task = plan.get("tasks", {}).get(rung, {"primary": results["primary"]})
     what = describe_metric(plan).label if {"solved", "reach"} & {*plan} else task["primary"]
-    evidence = f"{what} is {formatting.number(mean, places)}, 95 % interval {ends}"
+    return _compare_level(claim, what, mean, low, high)
+
+
+def _check_measure(claim: LevelClaim, results: Results, where: KeyPath) -> Finding:
+    """Check a claim about a measure of a post-hoc table. The interval is Student's t over seeds."""
+    tables = {table["name"]: table for table in results.get("post_hoc", ())}
+    check_known(claim.table, tables, f"study {results['study']!r} has no table {claim.table!r}", path=where)
+    arm = next(arm for arm in tables[claim.table]["arms"] if arm["name"] == claim.arm)
+    measures = arm["values"]
+    check_known(claim.measure, measures, f"table {claim.table!r} has no measure {claim.measure!r}", path=where)
+    value = measures[claim.measure]
+    if value["number"] < arm["runs"]:
+        return Finding(claim, False, f"{arm['runs'] - value['number']} of {arm['runs']} runs lack this measure")
+    if value["mean"] is None or value["sd"] is None:
+        return Finding(claim, False, "a single seed gives no interval")
+    half = _half_width(value["sd"], value["number"])
+    return _compare_level(claim, claim.measure, value["mean"], value["mean"] - half, value["mean"] + half)
+
+
+def _half_width(sd: float, number: int) -> float:
+    """Return half of the width of Student's 95 % interval of a mean."""
+    return float(stats.t.ppf(0.975, number - 1)) * sd / math.sqrt(number)
+
+
+def _compare_level(claim: LevelClaim, what: str, mean: float, low: float, high: float) -> Finding:
+    """Return whether the interval of a mean is on the claimed side of the level."""
+    places = max(formatting.decimals((high - low) / 2), MIN_PLACES)
+    ends = " to ".join(formatting.number(end, places) for end in (low, high))
     holds = low > claim.level if claim.side == "above" else high < claim.level
-    return Finding(claim, holds, evidence)
+    return Finding(claim, holds, f"{what} is {formatting.number(mean, places)}, 95 % interval {ends}")
 
 
 def _judged(claim: Claim, results: Results, where: KeyPath) -> tuple[Mapping[str, Any], str]:

@@ -9,7 +9,8 @@ from taetpu.core.config import Config
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import Failed, UserError
 from taetpu.spec.document import Form, read_document
-from taetpu.stats.claims import Finding, check_claim, parse_claim
+from taetpu.stats.claims import Finding, RepetitionClaim, check_claim, parse_claim
+from taetpu.stats.repetitions import check_repetitions
 from taetpu.stats.results import Results
 from taetpu.stats.verify import recompute
 from taetpu.store.addresses import Match, resolve
@@ -45,7 +46,12 @@ def check_claims(file: Path, root: str | None = None) -> tuple[Match, list[Findi
         claims = [parse_claim(text, ("claims", i)) for i, text in enumerate(asked.claims)]
         match = resolve(asked.study, root, folder=document.folder)
         results = _results(match.study)
-        return match, [check_claim(claim, results, ("claims", i)) for i, claim in enumerate(claims)]
+        return match, [
+            check_repetitions(claim, match.study, ("claims", i))
+            if isinstance(claim, RepetitionClaim)
+            else check_claim(claim, results, ("claims", i))
+            for i, claim in enumerate(claims)
+        ]
     except UserError as error:
         raise document.locate(error) from None
 

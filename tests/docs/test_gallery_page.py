@@ -1,0 +1,44 @@
+"""The page of the gallery has the table of the index. UPDATE_SCREENS=1 writes it."""
+
+import os
+from pathlib import Path
+
+from taetpu.study.gallery_index import NOT_RUN, Entry, read_gallery
+
+PAGE = Path(__file__).parents[2] / "docs/gallery.md"
+START, END = "<!-- table -->\n", "<!-- end of the table -->"
+COLUMNS = ("command", "claim and source", "expected", "here", "measured", "time", "date and machine")
+
+
+def render_row(entry: Entry) -> str:
+    """Return a row of the table."""
+    source, seen = entry.source, entry.measured
+    by = f"{source.by}, *{source.title}*" + (f", arXiv {source.arxiv}" if source.arxiv else "")
+    values = "" if seen is None else f"{seen.values}. {seen.reason}".strip() if seen.reason else seen.values
+    cells = [
+        f"[`taetpu gallery run {entry.name}`](../studies/gallery/{entry.name}.yaml)",
+        f"{entry.claim} {by} (read: {source.read})",
+        entry.tolerance,
+        entry.outcome,
+        values,
+        f"{seen.seconds} s" if seen else "",
+        f"{seen.date}, {seen.machine}" if seen else "",
+    ]
+    return f"| {' | '.join(cells)} |\n"
+
+
+def test_page_has_the_table_of_the_index() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    head = f"\n| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}\n"
+    table = head + "".join(map(render_row, read_gallery().values())) + "\n"
+    before, _, after = text.partition(START)
+    if os.environ.get("UPDATE_SCREENS"):
+        PAGE.write_text(before + START + table + END + after.partition(END)[2], encoding="utf-8")
+        text = PAGE.read_text(encoding="utf-8")
+    assert text.partition(START)[2].partition(END)[0] == table, "UPDATE_SCREENS=1 writes the table"
+
+
+def test_studies_that_were_not_run_have_no_numbers() -> None:
+    for entry in read_gallery().values():
+        assert (entry.outcome == NOT_RUN) == (entry.measured is None)
+        assert entry.measured is None or 0 < entry.measured.seconds
