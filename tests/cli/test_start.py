@@ -67,7 +67,7 @@ MISUSED = [
     (("staus",), "no such command 'staus'. Did you mean 'status', 'costs'?", "taetpu --help"),
     (("lens",), "missing command", "taetpu lens --help"),
     (("run",), "missing argument 'STUDY'", "taetpu run --help"),
-    (("run", "a.yaml", "b.yaml"), "got unexpected extra", "taetpu run --help"),
+    (("plan", "a.yaml", "b.yaml"), "got unexpected extra", "taetpu plan --help"),
     (("plan", "s.yaml", "--sett", "a=1"), "no such option: --sett", "taetpu plan --help"),
     (("plan", "s.yaml", "--set"), "option '--set' requires an argument", "--help"),
     (("--root", "x"), "no such option: --root", "taetpu --help"),

@@ -56,6 +56,24 @@ def refuse_options(options: "StudyOptions", reasons: dict[str, str]) -> None:
             raise UserError(problem, path=(flag,), remedy=f"Remove {flag}.")
 
 
+def check_options(options: "RunOptions") -> None:
+    """Raise `UserError` if an option of `taetpu run` is given that only studies of models have."""
+    if options.on == "tpu":
+        problem = "the program and its environment are on this machine, and not on a new TPU"
+        raise UserError(problem, path=("--on",), remedy="Run the command on a machine that has them.")
+    if options.on == "ray":
+        problem = "--on ray trains the packs of models, and this study has a program"
+        raise UserError(problem, path=("--on",), remedy="Start `taetpu run --shard I/N` on each node.")
+    refuse_options(options, MODEL_RUN_OPTIONS)
+
+
+def refuse_check(options: "RunOptions") -> None:
+    """Raise `UserError` if `--check` is given for a study of models."""
+    if options.check:
+        problem = "--check is for studies with a program, and this study trains models"
+        raise UserError(problem, path=("--check",), remedy="Use `taetpu plan`, which checks models.")
+
+
 def run_program(options: "RunOptions") -> None:
     """Run a study of a program, print a line for each run, and then the verdicts.
 
@@ -66,13 +84,7 @@ def run_program(options: "RunOptions") -> None:
     from taetpu.study.programs.running import ProgramOptions, run_program_file
     from taetpu.study.shares import SharesLeft, parse_shard
 
-    if options.on == "tpu":
-        problem = "the program and its environment are on this machine, and not on a new TPU"
-        raise UserError(problem, path=("--on",), remedy="Run the command on a machine that has them.")
-    if options.on == "ray":
-        problem = "--on ray trains the packs of models, and this study has a program"
-        raise UserError(problem, path=("--on",), remedy="Start `taetpu run --shard I/N` on each node.")
-    refuse_options(options, MODEL_RUN_OPTIONS)
+    check_options(options)
     if options.check:
         _check_program(options)
         return

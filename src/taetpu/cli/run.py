@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,7 +12,7 @@ import typer
 from taetpu.cli.on_tpu import OnTpuOptions, TpuRunOptions, run_on_tpu
 from taetpu.cli.options import AsJson, Root, TrainOptions, integer, takes_options, to_argv
 from taetpu.cli.output import log, plural, print_json
-from taetpu.cli.program_studies import has_program, run_program
+from taetpu.cli.program_studies import has_program, refuse_check, run_program
 from taetpu.cli.report_commands import costs_of, print_next, print_results
 from taetpu.core.errors import Failed, UserError
 
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 class RunOptions(TpuRunOptions):
     """Options of `taetpu run`."""
 
+    more: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="STUDY", help="More study files, to run one after the other with these options."),
+    ] = None
     coordinator: Annotated[
         str | None,
         typer.Option(
@@ -84,15 +89,19 @@ class RunOptions(TpuRunOptions):
 def run(options: RunOptions) -> None:
     """Train the missing runs, then report. Repeat the command to resume.
 
+    Several studies are all loaded first. A study that fails does not stop the next ones; the exit code is the worst.
+
     Example: taetpu run study.yaml --set train.steps=200
     """
     _check(options)
+    if options.more:
+        from taetpu.cli.several_studies import run_studies
+
+        raise typer.Exit(run_studies(options, [options.study, *options.more]))
     if has_program(options.study):
         run_program(options)
         return
-    if options.check:
-        problem = "--check is for studies with a program, and this study trains models"
-        raise UserError(problem, path=("--check",), remedy="Use `taetpu plan`, which checks models.")
+    refuse_check(options)
     if options.on == "tpu":
         raise typer.Exit(run_on_tpu(options))
     with started(options):
