@@ -202,6 +202,7 @@ def test_another_value_changes_the_identity(part, field, value):
         ("log_every", 1),
         ("sample", "none"),
         ("compute", {"attention": "plain", "remat": "full", "loss_chunk": 64, "feed": "host", "mesh": {"data": 2}}),
+        ("compute", {"unroll": "all", "logits": "bfloat16", "pad_vocab": 128, "cast": "step"}),
     ],
 )
 def test_observation_and_numerics_do_not_change_the_identity(field, value):

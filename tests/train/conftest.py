@@ -36,14 +36,14 @@ def text(tmp_path_factory) -> tuple[dict, Source]:
 _PROGRAMS: dict[tuple, Program] = {}
 
 
-def program(structure, source, steps, width, devices, chunk, feed, **mesh) -> Program:
+def program(structure, source, steps, width, devices, chunk, options, **mesh) -> Program:
     """Return a program. Tests share programs, because compilation takes most of the time of these tests."""
-    key = (structure_key(structure), source.fingerprint, steps, width, devices, chunk, feed, *mesh.items())
+    key = (structure_key(structure), source.fingerprint, steps, width, devices, chunk, *options.items(), *mesh.items())
     if key not in _PROGRAMS:
         precision = structure.train.precision.replace("auto", "float32")
         _PROGRAMS[key] = Program(
             structure, source, Layout(width, devices, **mesh), steps=steps, precision=precision, chunk=chunk,
-            execution=ComputeOptions(feed=feed),
+            execution=ComputeOptions(**options),
         )  # fmt: skip
     return _PROGRAMS[key]
 
@@ -51,13 +51,17 @@ def program(structure, source, steps, width, devices, chunk, feed, **mesh) -> Pr
 class Trainer:
     """A pack of runs that tests train step by step."""
 
-    def __init__(self, configs, source, width=None, devices=1, seeds=None, chunk=8, live=(), feed="resident", **mesh):
+    def __init__(
+        self, configs, source, width=None, devices=1, seeds=None, chunk=8, live=(), feed="resident", options=(), **mesh
+    ):
         live = frozenset(live).union(*(promoted_fields(c) for c in configs))
         parts = [split(c, live) for c in configs]
         self.structure, self.source = parts[0][0], source
         self.width = width or len(configs)
         steps = configs[0].train.total_steps(source.num_windows)
-        self.program = program(self.structure, source, steps, self.width, devices, chunk, feed, **mesh)
+        self.program = program(
+            self.structure, source, steps, self.width, devices, chunk, {"feed": feed, **dict(options)}, **mesh
+        )
         fill = [0] * (self.width - len(configs))
         order = [*range(len(configs)), *fill]
         self.numbers = self.program.place(stack_numbers([parts[i][1] for i in order]))

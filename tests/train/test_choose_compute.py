@@ -10,6 +10,7 @@ import pytest
 from tests.suites import first_by_default
 
 from taetpu.core.chips import parse_slice
+from taetpu.core.config import Component
 from taetpu.core.errors import UserError
 from taetpu.core.registry import register, unregister
 from taetpu.core.static_dynamic import split
@@ -248,3 +249,55 @@ def test_compute_options_are_stored_in_plans_and_facts(sized):
     before = {name: v for name, v in plan.data.items() if name not in ("attention", "remat", "loss_chunk")}
     assert PackPlan.from_data(before).compute == DEFAULT_OPTIONS  # a plan of an earlier version
     assert plan.halved(plan.runs)[0].compute == plan.compute
+
+
+def test_levers_are_stored_only_when_they_are_set(sized):
+    levers = {"logits": "bfloat16", "pad_vocab": 128, "cast": "step"}
+    config, source = sized(model={"num_layers": 9}, compute={"unroll": "all", **levers})
+    assert choose_compute(config, source, "float32") == ComputeOptions(unroll=9, **levers)
+    (plan,) = plan_packs([RunSpec("a", 0, config, "a0")], [source])
+    assert {name: plan.facts[name] for name in levers} == levers
+    assert plan.facts["unroll"] == 9
+    assert PackPlan.from_data(json.loads(json.dumps(plan.data))) == plan
+    config, source = sized(compute={"unroll": 3})
+    (plain,) = plan_packs([RunSpec("a", 0, config, "a0")], [source])
+    assert not set(levers) & (set(plain.data) | set(plain.facts))
+    assert plain.compute == ComputeOptions(unroll=3)
+    half = choose_compute(
+        *sized(512, batch_size=4, compute={"logits": "bfloat16"}), "bfloat16", platform="tpu", memory=1
+    )
+    assert half.loss_chunk == 4
+
+
+def test_levers_without_effect_are_listed(sized, own_embedding):
+    levers = ComputeOptions(logits="bfloat16", cast="step")
+    config, source = sized(model={"embedding": "own-embedding"})
+    (told,) = list_fallbacks(config, source, levers, "bfloat16")
+    assert "'own-embedding'" in told
+    config, source = sized()
+    assert list_fallbacks(config, source, levers, "bfloat16") == []
+    hooked = config.model_copy(update={"train": config.train.model_copy(update={"hooks": {"mine": Reading()}})})
+    assert [line.count("hook 'mine'") for line in list_fallbacks(hooked, source, levers, "bfloat16")] == [1, 1]
+
+
+class Table(eqx.Module):
+    """An embedding that knows no form of logits."""
+
+    weight: jax.Array
+
+    def encode(self, tokens):
+        return self.weight[tokens]
+
+    def decode(self, x):
+        return (x @ self.weight.T).astype(jnp.float32)
+
+
+@pytest.fixture
+def own_embedding():
+    @register("embedding", "own-embedding")
+    class OwnEmbedding(Component):
+        def init(self, dims, *, key):
+            return Table(dims.weight(key, dims.vocab_size, dims.dim, role="embedding"))
+
+    yield
+    unregister(__name__)

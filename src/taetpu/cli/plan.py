@@ -319,10 +319,11 @@ def _tables(table: dict[str, Any]) -> str:
 
 
 def _computed(packs: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield a note for each choice of compute options (attention kernel, remat, loss chunking, feed) and its arms."""
+    """Yield a note for each choice of compute options (attention kernel, remat, feed ...) and its arms."""
     arms = dict[str, dict[str, None]]()
     for pack in packs:
-        names = [name for name in ("attention", "remat", "loss_chunk", "feed") if name in pack]
+        options = ("attention", "remat", "loss_chunk", "feed", "logits", "pad_vocab", "cast")
+        names = [name for name in options if name in pack]
         chosen = ", ".join(f"{name.replace('_', ' ')} {pack[name]}" for name in names)
         for line in ([f"computed with {chosen}"] if chosen else []) + pack["routed"]:
             arms.setdefault(line, {}).update(dict.fromkeys(pack["arms"]))

@@ -1,7 +1,7 @@
 """Slot `mixer`: the branch that mixes information between positions."""
 
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import equinox as eqx
 import numpy as np
@@ -193,6 +193,8 @@ class AttentionConfig(MixerConfig):
 
 class Attention(eqx.Module):
     """Scaled dot-product attention; see `AttentionConfig`."""
+
+    products: ClassVar = ("wq", "wk", "wv", "wo")  # see `nn.cast`
 
     wq: Float[Array, "dim inner"]
     wk: Float[Array, "dim inner_kv"]

@@ -8,6 +8,7 @@ import jax
 
 from taetpu.nn.attention import Attention
 from taetpu.nn.attention_kernels import PATHS, Kernel, MemoryStandIn, Plain
+from taetpu.nn.embedding import LogitForm
 from taetpu.nn.lm import LM
 from taetpu.nn.stack import Stack
 
@@ -25,6 +26,9 @@ class ComputeOptions:
         loss_chunk: The number of tokens for which logits are computed at once if only the loss is needed. None means
             all tokens.
         feed: Where training data is during training, `resident` or `host` (see `train.data_feed`).
+        logits: The dtype in which training steps hold logits (see `nn.embedding.LogitForm`).
+        pad_vocab: The multiple to which training steps pad the number of logits of a token; None for no padding.
+        cast: When weights are cast to the dtype of products: at each `use`, or once a `step` (see `nn.cast`).
     """
 
     unroll: int = 1
@@ -32,13 +36,20 @@ class ComputeOptions:
     attention: str = "plain"
     loss_chunk: int | None = None
     feed: str = "resident"
+    logits: str = "float32"
+    pad_vocab: int | None = None
+    cast: str = "use"
 
     @property
     def non_default(self) -> dict[str, Any]:
         """The options that differ from their default, by name, except `unroll`."""
-        names = ("attention", "remat", "loss_chunk", "feed")
-        options = {name: getattr(self, name) for name in names}
+        options = {name: value for name, value in vars(self).items() if name != "unroll"}
         return {name: value for name, value in options.items() if value != getattr(DEFAULT_OPTIONS, name)}
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The options as plain data. Options that earlier versions did not have are left out at their default."""
+        return {name: getattr(self, name) for name in FIRST_OPTIONS} | self.non_default
 
     def apply(self, tree: Any, *, counted: bool = False) -> Any:
         """Return a model, or a tree with the same structure (such as its gradients), with the options applied.
@@ -59,7 +70,9 @@ class ComputeOptions:
         def changed(node: Any) -> Any:
             if isinstance(node, LM):
                 stacks = tuple(changed(stack) for stack in node.stacks)
-                return replace(node, stacks=stacks, heads=within(node.heads), loss_chunk=self.loss_chunk)
+                form = LogitForm(self.logits, self.pad_vocab or 1)
+                training = {"loss_chunk": self.loss_chunk, "logit_form": form, "cast": self.cast}
+                return replace(node, stacks=stacks, heads=within(node.heads), **training)
             if isinstance(node, Stack):
                 return replace(node, block=within(node.block), unroll=self.unroll, remat=self.remat)
             return node
@@ -76,3 +89,4 @@ def uses_plain_attention(node: Any) -> bool:
 
 
 DEFAULT_OPTIONS = ComputeOptions()
+FIRST_OPTIONS = ("unroll", "remat", "attention", "loss_chunk", "feed")  # in the plans of all versions

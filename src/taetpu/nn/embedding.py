@@ -3,9 +3,11 @@
 A token selects a row of a matrix. Real inputs weigh its rows, one for each feature, so that every kind accepts both.
 """
 
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
@@ -18,6 +20,48 @@ from taetpu.core.registry import register
 from taetpu.nn.common import Dims, project
 
 Inputs = Int[Array, "batch seq"] | Float[Array, "batch seq features"]
+
+
+@dataclass(frozen=True)
+class LogitForm:
+    """How a training step holds logits in memory.
+
+    Attributes:
+        dtype: The dtype to which logits are rounded, `float32` or `bfloat16`.
+        multiple: The multiple to which the number of columns of their product is padded.
+    """
+
+    dtype: str = "float32"
+    multiple: int = 1
+
+
+FLOAT32 = LogitForm()
+
+
+def unembed(
+    x: Float[Array, "batch seq size"],
+    w: Float[Array, "size outputs"],
+    bias: Float[Array, " outputs"] | None = None,
+    form: LogitForm = FLOAT32,
+) -> Float[Array, "batch seq outputs"]:
+    """Return the logits `x @ w + bias` in float32, or rounded to the dtype of `form`.
+
+    Padding is removed from the result, and its gradient is zero.
+    """
+    outputs, missing = w.shape[-1], -w.shape[-1] % form.multiple
+    if missing:
+        w = jnp.pad(w, ((0, 0), (0, missing)))
+        bias = None if bias is None else jnp.pad(bias, (0, missing))
+    dtype = jnp.dtype(form.dtype)
+    # A product in float32 is rounded afterwards: a product cannot be narrower than its factors.
+    logits = project(x, w, bias, out=dtype if x.dtype == dtype else jnp.float32).astype(dtype)
+    # Without the barrier, XLA could compute only the columns that are read.
+    return jax.lax.optimization_barrier(logits)[..., :outputs] if missing else logits
+
+
+def with_form(embedding: Any, form: LogitForm) -> Any:
+    """Return an embedding that decodes in the given form. Kinds without the field `form` stay as they are."""
+    return replace(embedding, form=form) if hasattr(embedding, "form") else embedding
 
 
 def embed(table: Float[Array, "rows dim"], tokens: Inputs) -> Float[Array, "batch seq dim"]:
@@ -79,14 +123,15 @@ class Tied(eqx.Module):
 
     weight: Float[Array, "vocab dim"]
     bias: Float[Array, " vocab"] | None = None
+    form: LogitForm = eqx.field(static=True, default=FLOAT32)
 
     def encode(self, tokens: Inputs) -> Float[Array, "batch seq dim"]:
         """Return the embeddings of tokens or of real inputs."""
         return embed(self.weight, tokens)
 
     def decode(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq outputs"]:
-        """Return the logits in float32."""
-        return project(x, self.weight.T, self.bias, out=jnp.float32)
+        """Return the logits in float32, or in the dtype of `form`."""
+        return unembed(x, self.weight.T, self.bias, self.form)
 
 
 @register("embedding", "untied")
@@ -114,14 +159,15 @@ class Untied(eqx.Module):
     weight: Float[Array, "vocab dim"]
     unembed: Float[Array, "dim outputs"]
     bias: Float[Array, " outputs"] | None = None
+    form: LogitForm = eqx.field(static=True, default=FLOAT32)
 
     def encode(self, tokens: Inputs) -> Float[Array, "batch seq dim"]:
         """Return the embeddings of tokens or of real inputs."""
         return embed(self.weight, tokens)
 
     def decode(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq outputs"]:
-        """Return the logits in float32."""
-        return project(x, self.unembed, self.bias, out=jnp.float32)
+        """Return the logits in float32, or in the dtype of `form`."""
+        return unembed(x, self.unembed, self.bias, self.form)
 
 
 @register("embedding", "factorised")
@@ -162,11 +208,12 @@ class Factorised(eqx.Module):
 
     weight: Float[Array, "vocab size"]
     project: Float[Array, "size dim"]
+    form: LogitForm = eqx.field(static=True, default=FLOAT32)
 
     def encode(self, tokens: Inputs) -> Float[Array, "batch seq dim"]:
         """Return the embeddings of tokens or of real inputs."""
         return project(embed(self.weight, tokens), self.project)
 
     def decode(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq outputs"]:
-        """Return the logits in float32."""
-        return project(project(x, self.project.T), self.weight.T, out=jnp.float32)
+        """Return the logits in float32, or in the dtype of `form`."""
+        return unembed(project(x, self.project.T), self.weight.T, form=self.form)

@@ -32,7 +32,7 @@ from taetpu.nn.common import (
     check_slots,
     declared_arrays,
 )
-from taetpu.nn.embedding import Inputs, TiedConfig
+from taetpu.nn.embedding import FLOAT32, Inputs, LogitForm, TiedConfig, with_form
 from taetpu.nn.ffn.dense import SwiGLUConfig
 from taetpu.nn.init import ScaledFanIn
 from taetpu.nn.layer_dropout import NoLayerDropoutConfig
@@ -315,6 +315,8 @@ class LM(eqx.Module):
     heads: dict[str, Any] = eqx.field(default_factory=dict)  # further losses in training; see `nn.head`
     types: Any = None  # `(types, dim)`, added to embeddings: by type, or as a bias of real inputs
     readout: Any = Identity()
+    logit_form: LogitForm = eqx.field(static=True, default=FLOAT32)  # of training steps; see `nn.compute_options`
+    cast: str = eqx.field(static=True, default="use")  # see `nn.cast`
 
     def __call__(
         self,
@@ -347,6 +349,11 @@ class LM(eqx.Module):
     def decode(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq outputs"]:
         """Return the logits of the normalised stream after the last layer, in float32."""
         return self.logits(self.embedding.decode(self.readout(x)))
+
+    def decode_in_training(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq outputs"]:
+        """Return logits in float32, of which memory may hold another form: `logit_form`."""
+        logits = with_form(self.embedding, self.logit_form).decode(self.readout(x))
+        return self.logits(logits.astype(jnp.float32))
 
     def final(self, tokens: Inputs, **options: Any) -> Float[Array, "batch seq dim"]:
         """Return the normalised stream after the last layer, from which logits are computed.

@@ -160,7 +160,7 @@ class Stack(eqx.Module):
         Layers with remat are computed in a loop. If they were unrolled, XLA's CPU backend would need as much memory as
         without remat.
         """
-        return self.size if self.size <= UNROLL_UP_TO and self.remat == "none" else self.unroll
+        return self.size if self.size <= UNROLL_UP_TO and self.remat == "none" else min(self.unroll, self.size)
 
     def layer(self, index: int, block: Block | None = None) -> Block:
         """Return the block of the `index`-th layer of this stack; `block` as in the call of the stack."""

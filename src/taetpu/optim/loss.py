@@ -12,6 +12,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
 from taetpu.core.sites import Read, is_requested
 from taetpu.data.base import Batch
+from taetpu.nn.embedding import FLOAT32
 from taetpu.nn.head import HeadInputs
 from taetpu.nn.lm import LM
 
@@ -62,14 +63,18 @@ def predict(
     """Return a model's logits and their losses at each position, by default `position_losses`.
 
     If losses are chunked (`LM.loss_chunk`), the logits of the whole batch are never in memory, and the first result is
-    None. `whole`, and captures that read or edit the site `logits`, disable chunking.
+    None. In training steps, which have a key, logits have the form `LM.logit_form`, and the first result is None unless
+    that is the default. `whole`, and captures that read or edit the site `logits`, disable both.
     """
     observed, chunk = is_requested("logits"), chunk_size(model, batch)
-    if whole or observed or chunk is None:
+    decode = model.decode if key is None else model.decode_in_training
+    if whole or observed or (chunk is None and (key is None or model.logit_form == FLOAT32)):
         logits = model(batch.tokens, key=key, dtype=dtype, **batch.context)
         return logits, losses(logits, batch.targets, batch.weights)
     x = model.final(batch.tokens, key=key, dtype=dtype, **batch.context)
-    return None, chunked_losses(model.decode, x, batch.targets, batch.weights, chunk, losses)
+    if chunk is None:
+        return None, losses(decode(x), batch.targets, batch.weights)
+    return None, chunked_losses(decode, x, batch.targets, batch.weights, chunk, losses)
 
 
 def chunk_size(model: LM, batch: Batch) -> int | None:

@@ -48,8 +48,20 @@ class ComputeConfig(Config):
     """Parts of a layer that the backward pass recomputes because they are not stored: nothing (`none`), all but the
     projections (`dots`), or everything (`full`).
     """
+    unroll: Annotated[int | Literal["auto", "all"], word_or_count("auto", "all", unit="layers")] = "auto"
+    """Number of neighbouring equal layers per iteration of the loop over layers; `all`: no loop; `auto`: no loop over
+    at most 8 layers without `remat`, otherwise 1. Compile time grows with the number.
+    """
     loss_chunk: Annotated[int | Literal["auto"] | None, word_or_count("auto", None, unit="tokens")] = "auto"
     """Number of tokens whose logits are in memory at once; `none`: all tokens."""
+    logits: Literal["float32", "bfloat16"] = "float32"
+    """Dtype in which training steps hold logits in memory. Softmax and sums are in float32, evaluation too."""
+    pad_vocab: Annotated[int | None, word_or_count(None, unit="outputs")] = None
+    """Multiple to which training steps pad the number of logits of a token, e.g. 128; `none`: no padding. Parameters
+    are not padded, and losses do not see the padding.
+    """
+    cast: Literal["use", "step"] = "use"
+    """When weights are cast to the dtype of matrix products: at each `use`, or once a `step`."""
     feed: Literal["auto", "resident", "host"] = "auto"
     """Where training data is: on every device (`resident`), or on the host, from which a thread reads the windows of
     the next steps (`host`). `auto`: `host` above 256 MiB. Generated data needs neither.

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from taetpu.core.errors import UserError
 from taetpu.data.base import Source
@@ -57,7 +58,13 @@ def choose_compute(
     if platform == "cpu":  # rematerialisation would only cost time: any model that a CPU can train fits into memory
         room = math.inf
     chunk, feed = _chunk(config, source, room) if chunk == "auto" else chunk, _feed(asked.feed, source)
-    chosen = ComputeOptions(attention=attention, loss_chunk=chunk, feed=feed)
+    unroll = asked.unroll
+    if isinstance(unroll, str):
+        unroll = {"auto": 1, "all": len(config.model.layers)}[unroll]
+    chosen = ComputeOptions(
+        attention=attention, loss_chunk=chunk, feed=feed, unroll=unroll, logits=asked.logits, cast=asked.cast,
+        pad_vocab=asked.pad_vocab,
+    )  # fmt: skip
     ways = [replace(chosen, remat=kept) for kept in (REMAT if remat == "auto" else (remat,))]
     room -= state_bytes(config, source) + data_bytes(source, chosen)
     return next((way for way in ways[:-1] if step_bytes(config, source, way, precision) <= room), ways[-1])
@@ -101,9 +108,16 @@ def list_fallbacks(
         f"attention of layer{'s' if len(layers) > 1 else ''} {', '.join(map(str, layers))} {clause}"
         for clause, layers in layers_by.items()
     ]
+    hooks = hooks_reading_logits(config.train.hooks)
     if execution.loss_chunk is not None:
-        hooks = hooks_reading_logits(config.train.hooks)
         reasons += [f"the logits are not chunked: hook {name!r} reads them" for name in hooks]
+    if execution.logits != "float32" or execution.pad_vocab is not None:
+        reasons += [f"the logits are in float32 and not padded: hook {name!r} reads them" for name in hooks]
+        if not hasattr(model_shapes(config.model, source.interface, source.seq_len).embedding, "form"):
+            kind = config.model.embedding.kind
+            reasons.append(f"the logits have the form that embedding {kind!r} gives them")
+    if execution.cast == "step":
+        reasons += [f"weights are cast at each use: hook {name!r} receives them" for name in hooks]
     return reasons
 
 
@@ -156,7 +170,8 @@ def _feed(asked: str, source: Source) -> str:
 
 def _chunk(config: ResolvedConfig, source: Source, memory: float) -> int | None:
     """Return the number of tokens per loss chunk; None if a microbatch's logits are small or a hook reads logits."""
-    sequences, token = config.train.batch_size // config.train.accumulate, 4 * source.interface.output_size
+    width = jnp.dtype(config.train.compute.logits).itemsize
+    sequences, token = config.train.batch_size // config.train.accumulate, width * source.interface.output_size
     if hooks_reading_logits(config.train.hooks) or sequences * source.seq_len * token <= LARGE * memory:
         return None
     return max(sequences, int(SMALL * memory) // token)

@@ -89,7 +89,7 @@ class PackPlan:
     def data(self) -> dict[str, Any]:
         """The plan as plain data, as stored in `plan.json`."""
         flat = {name: value for name, value in vars(self).items() if name not in ("layout", "compute")}
-        return {**flat, **asdict(self.layout), **asdict(self.compute)}
+        return {**flat, **asdict(self.layout), **self.compute.data}
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> "PackPlan":

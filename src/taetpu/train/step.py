@@ -16,6 +16,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named, root_key
 from taetpu.core.sites import capture, find_sites
 from taetpu.data.base import Batch, Source
+from taetpu.nn.cast import cast_weights
 from taetpu.nn.common import combine_trainable, partition_trainable
 from taetpu.nn.lm import LM
 from taetpu.nn.named_arrays import replace_parameters
@@ -316,7 +317,12 @@ def gradients(model: LM, batch: Batch, noise: Key, now: Moment, context: StepCon
             raise UserError(problem, path=("train", "objective"), remedy="Use another name.")
         return total, (sums, losses, statistics.means)
 
-    compute = partial(jax.grad(loss, has_aux=True), params)
+    used = cast_weights(params, context.dtype) if model.cast == "step" and not whole else params
+
+    def compute(number: int | Int[Array, ""], part: Batch) -> tuple[LM, Recorded]:
+        grads, recorded = jax.grad(loss, has_aux=True)(used, number, part)
+        return jax.tree.map(lambda grad, param: grad.astype(param.dtype), grads, params), recorded
+
     return division.sum(sum_over_parts(compute, division.local_batch(batch), train.accumulate))
 
 

@@ -107,6 +107,8 @@ ACTIVATIONS = {
 class MLP(eqx.Module):
     """act(x W_up) W_down; see `MLPConfig`."""
 
+    products: ClassVar = ("up", "down")  # see `nn.cast`
+
     up: Float[Array, "dim hidden"]
     up_bias: Float[Array, " hidden"] | None
     down: Float[Array, "hidden dim"]
@@ -209,6 +211,8 @@ class GLUConfig(Component):
 
 class GLU(eqx.Module):
     """(act(x W_gate) * x W_up) W_down; see `GLUConfig`."""
+
+    products: ClassVar = ("gate", "up", "down")  # see `nn.cast`
 
     gate: Float[Array, "dim hidden"]
     gate_bias: Float[Array, " hidden"] | None
@@ -321,6 +325,8 @@ class ClampedSwiGLUConfig(GLUConfig):
 
 class ClampedSwiGLU(GLU):
     """SwiGLU with limits; see `ClampedSwiGLUConfig`."""
+
+    products: ClassVar = GLU.products
 
     limit: Fixed
     alpha: Fixed
