@@ -16,12 +16,16 @@ if TYPE_CHECKING:
     from taetpu.interop.exporting import to_huggingface
     from taetpu.interop.huggingface import from_huggingface, load_folder
     from taetpu.judging.judged import judge
+    from taetpu.lens.ablation.components import find_positions
+    from taetpu.lens.ablation.documents import split_documents
     from taetpu.lens.ablation.knockout import knockout
+    from taetpu.lens.ablation.patching import patch, read_pairs
+    from taetpu.lens.ablation.pruning import pair_effects
     from taetpu.lens.ablation.removal import without
     from taetpu.lens.attention import attention_maps
     from taetpu.lens.attribution import attribution
     from taetpu.lens.embed import embed
-    from taetpu.lens.generate import generate
+    from taetpu.lens.generate import Sampling, generate
     from taetpu.lens.head_scores import head_scores
     from taetpu.lens.logit_lens import logit_lens
     from taetpu.lens.opening import open_run
@@ -39,12 +43,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Failed",
+    "Sampling",
     "UserError",
     "ablate",
     "attention_maps",
     "attribution",
     "components",
     "embed",
+    "find_positions",
     "from_huggingface",
     "generate",
     "head_scores",
@@ -55,14 +61,18 @@ __all__ = [
     "logit_lens",
     "open_run",
     "open_study",
+    "pair_effects",
+    "patch",
     "perplexity",
     "plot",
     "predict",
     "probe",
     "read_metrics",
+    "read_pairs",
     "register",
     "run",
     "score",
+    "split_documents",
     "to_huggingface",
     "without",
 ]
@@ -73,12 +83,16 @@ _HOMES = {
     "interop.exporting": ("to_huggingface",),
     "interop.huggingface": ("from_huggingface", "load_folder"),
     "judging.judged": ("judge",),
+    "lens.ablation.components": ("find_positions",),
+    "lens.ablation.documents": ("split_documents",),
     "lens.ablation.knockout": ("knockout",),
+    "lens.ablation.patching": ("patch", "read_pairs"),
+    "lens.ablation.pruning": ("pair_effects",),
     "lens.ablation.removal": ("without",),
     "lens.attention": ("attention_maps",),
     "lens.attribution": ("attribution",),
     "lens.embed": ("embed",),
-    "lens.generate": ("generate",),
+    "lens.generate": ("Sampling", "generate"),
     "lens.head_scores": ("head_scores",),
     "lens.logit_lens": ("logit_lens",),
     "lens.opening": ("open_run",),

@@ -1,157 +1,144 @@
-"""The notebooks run from top to bottom, and show what their text says.
+"""The notebooks install nothing that is there, use public names only, and store the outputs of one run.
 
-`python -m tests.examples.test_notebooks` runs each notebook and stores its outputs.
+What their text says about their results is tested in `test_notebook_results.py`.
 """
 
-import json
-import os
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
 from pathlib import Path
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
+from IPython.core.inputtransformer2 import TransformerManager
+from tests.cli.commands import wrong
+from tests.examples.notebooks import NAMES, NOTEBOOKS, OFFLINE, code_cells, outputs, pictures, read
 
-NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-MAX_BYTES = 400_000
+ROOT = NOTEBOOKS.parent
+MAX_BYTES = 500_000
 """Maximum size of a stored notebook, pictures included."""
-FACTS = """
-import json
-pattern, n = best.patterns[layer][0], len(symbols)
-top = table.loc[table["contribution"].idxmax()]
-print(json.dumps({
-    "accuracy": model.result["metrics"]["val/accuracy"],
-    "induction": [layer, head, score],
-    "uniform": scores.uniform["induction"],
-    "previous-token": scores.best("previous-token"),
-    "keys": pattern[n + 1 : 2 * n].argmax(-1).tolist(),
-    "length": n,
-    "largest contribution": [int(top["layer"]), int(top["head"])],
-    "shares": table.groupby("layer")["share of the logit"].sum().tolist(),
-    "logits": parts.logits[second].tolist(),
-}))
-"""
-"""A cell that prints values of `inspect.ipynb`."""
-KNOCKOUT_FACTS = """
-import json
-print(json.dumps({
-    "accuracy": model.result["metrics"]["val/accuracy"],
-    "effects": found.rows(),
-    "pairs": pairs.rows(),
-    "constants": table.to_dict("list"),
-    "positions": positions.cells()[0, 5] * positions.cells()[1, 14],
-    "heads": sum(score for (layer, _), score in patches.cells().items() if layer == 1),
-    "right": list(right.values()),
-}))
-"""
-"""A cell that prints values of `knockout.ipynb`."""
-ABLATE_FACTS = """
-import json
-print(json.dumps({
-    "verdicts": {arm["name"]: arm["verdict"] for arm in outcome.results["arms"]},
-    "effects": {arm["name"]: arm["effect"] for arm in outcome.results["arms"]},
-    "losses": study.runs.pivot(index="arm", columns="seed", values="loss").T.to_dict("list"),
-}))
-"""
-"""A cell that prints values of `ablate.ipynb`."""
+PUBLIC = ("taetpu", "taetpu.plugin", "taetpu.testing")
+"""The modules whose names are documented, and listed in `__all__`."""
+WRITTEN = re.compile(r"%%writefile (\S+\.py)\n(.*)", re.DOTALL)
 
 
-def read(name: str) -> nbformat.NotebookNode:
-    return nbformat.read(NOTEBOOKS / name, as_version=4)
+def sources(name: str) -> list[str]:
+    """Return the code of a notebook, and of the Python files that it writes, without magics."""
+    cells = [cell.source for cell in code_cells(read(name))]
+    written = [match[2] for cell in cells if (match := WRITTEN.fullmatch(cell))]
+    return [TransformerManager().transform_cell(cell) for cell in [*cells, *written]]
 
 
-def execute(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """Run the cells of a notebook in a new kernel, in this order."""
-    folder = {"metadata": {"path": str(NOTEBOOKS)}}
-    return NotebookClient(notebook, timeout=600, resources=folder, record_timing=False).execute(env=dict(os.environ))
+def private_names(source: str) -> list[str]:
+    """Return the names of taetpu that code uses and that are not public, and attributes with leading underscores."""
+    private = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            used = [alias.name for alias in node.names if alias.name.split(".")[0] == "taetpu"]
+            private += [module for module in used if module not in PUBLIC]
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "taetpu":
+            names = import_module(node.module).__all__ if node.module in PUBLIC else []
+            private += [f"{node.module}.{alias.name}" for alias in node.names if alias.name not in names]
+        elif isinstance(node, ast.Attribute) and node.attr.startswith("_"):
+            private.append(node.attr)
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "taetpu":
+            private += [] if node.attr in import_module("taetpu").__all__ else [f"taetpu.{node.attr}"]
+    return private
 
 
-def outputs(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
-    return [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+@pytest.mark.parametrize(
+    ("source", "private"),
+    [
+        ("import taetpu\ntaetpu.run('a.yaml')", []),
+        ("from taetpu.plugin import Component", []),
+        ("import taetpu.lens.generate", ["taetpu.lens.generate"]),
+        ("from taetpu.lens.generate import Sampling", ["taetpu.lens.generate.Sampling"]),
+        ("from taetpu.plugin import Annotated", ["taetpu.plugin.Annotated"]),
+        ("import taetpu\ntaetpu.lens.generate", ["taetpu.lens"]),
+        ("model._programs", ["_programs"]),
+    ],
+)
+def test_names_that_are_not_public_are_found(source, private):
+    assert private_names(source) == private
 
 
-def pictures(notebook: nbformat.NotebookNode) -> list[bool]:
-    """Return whether each code cell has a picture."""
-    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    return [any("image/png" in output.get("data", {}) for output in cell.outputs) for cell in cells]
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_uses_public_names_only(name):
+    assert [private for source in sources(name) for private in private_names(source)] == []
 
 
-@pytest.mark.slow
-def test_the_notebook_finds_the_heads_that_the_logits_come_from() -> None:
-    notebook, stored = read("inspect.ipynb"), read("inspect.ipynb")
-    notebook.cells.append(nbformat.v4.new_code_cell(FACTS))
-    execute(notebook)
-    found = json.loads(notebook.cells.pop().outputs[0].text)
-    assert found["accuracy"] > 0.99
-    layer, head, score = found["induction"]
-    assert layer == 1
-    assert score > 0.5 > 10 * found["uniform"]
-    assert found["previous-token"][0] == 0
-    assert found["previous-token"][2] > 0.4
-    # Position n + 1 + i has symbol i of the second pass, and position i + 2 the symbol that followed it.
-    right = [key == i + 2 for i, key in enumerate(found["keys"])]
-    assert len(right) == found["length"] - 1
-    assert sum(right) >= 0.7 * len(right)
-    assert found["largest contribution"] == [layer, head]
-    assert found["shares"][1] > 0.8 > 0.2 > abs(found["shares"][0])
-    assert min(found["logits"]) > 3
-    assert pictures(notebook) == pictures(stored)
-    assert [output.get("name") for output in outputs(notebook)] == [output.get("name") for output in outputs(stored)]
+@pytest.mark.parametrize("name", NAMES)
+def test_the_first_cell_names_all_that_it_installs(name):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    required = [
+        *project["dependencies"],
+        *(line for lines in project["optional-dependencies"].values() for line in lines),
+    ]
+    known = {re.split(r"[^\w-]", line)[0] for line in required}
+    cell = code_cells(read(name))[0].source
+    needed = re.search(r"^needed = (\{.*\})$", cell, re.MULTILINE)[1]
+    packages = ast.literal_eval(needed.replace("source", "'taetpu'"))
+    assert packages.pop("taetpu") == "taetpu"
+    assert set(packages.values()) <= known
+    assert all(package in cell.splitlines()[0] for package in packages.values())
+    imported = {
+        module.split(".")[0]
+        for source in sources(name)
+        for node in ast.walk(ast.parse(source))
+        for module in (
+            [alias.name for alias in node.names] if isinstance(node, ast.Import)
+            else [node.module] if isinstance(node, ast.ImportFrom) else []
+        )
+    }  # fmt: skip
+    with_taetpu = {re.split(r"[^\w-]", line)[0] for line in project["dependencies"]}
+    assert imported <= {*sys.stdlib_module_names, *with_taetpu, *packages, "taetpu"}
 
 
-@pytest.mark.slow
-def test_the_heads_that_are_removed_do_what_the_notebook_says() -> None:
-    notebook, stored = read("knockout.ipynb"), read("knockout.ipynb")
-    notebook.cells.append(nbformat.v4.new_code_cell(KNOCKOUT_FACTS))
-    execute(notebook)
-    found = json.loads(notebook.cells.pop().outputs[0].text)
-    assert found["accuracy"] > 0.99
-    effects = {row["component"]: row for row in found["effects"]}
-    largest = found["effects"][0]
-    assert largest["component"].startswith("0.")  # the model needs layer 0
-    assert largest["low"] > 0.5
-    assert all(abs(row["direct"]) < 0.02 * largest["effect"] for name, row in effects.items() if name < "1")
-    assert max(row["effect"] for name, row in effects.items() if name > "1") < 0.5 * largest["effect"]
-    between = [row for row in found["pairs"] if row["pair"].count("1.") == 2]
-    assert len(between) == 6
-    assert max(row["low"] for row in between) > 0.1  # heads of layer 1 replace each other
-    zero, mean, optimal = (found["constants"][how] for how in ("zero", "mean", "optimal"))
-    assert all(best <= min(pair) + 1e-6 for best, *pair in zip(optimal, zero, mean, strict=True))
-    assert found["positions"] > 0.95
-    assert found["heads"] > 0.5
-    assert found["right"][0] == 8
-    assert max(found["right"][1:]) <= 3
-    assert pictures(notebook) == pictures(stored)
+@pytest.mark.parametrize("name", NAMES)
+def test_the_commands_of_a_notebook_exist(name):
+    lines = [line for cell in code_cells(read(name)) for line in cell.source.splitlines()]
+    commands = [line.partition("!")[2] for line in lines if re.match(r"(\w+ = )?!taetpu ", line)]
+    named = re.findall(r"`(taetpu [^`]*)`", "".join(cell.source for cell in read(name).cells))
+    assert [problem for line in [*commands, *named] if (problem := wrong(line))] == []
 
 
-@pytest.mark.slow
-def test_the_changes_of_a_function_have_the_verdicts_that_the_notebook_says() -> None:
-    notebook, stored = read("ablate.ipynb"), read("ablate.ipynb")
-    notebook.cells.append(nbformat.v4.new_code_cell(ABLATE_FACTS))
-    execute(notebook)
-    found = json.loads(notebook.cells.pop().outputs[0].text)
-    assert found["verdicts"] == {"baseline": "baseline", "no-momentum": "worse", "relu": "inconclusive"}
-    assert found["effects"]["no-momentum"] > 5 * abs(found["effects"]["relu"])
-    between_seeds = max(found["losses"]["baseline"]) - min(found["losses"]["baseline"])
-    assert between_seeds > 2 * abs(found["effects"]["relu"])
-    assert pictures(notebook) == pictures(stored)
-    assert any("<svg" in output.get("data", {}).get("text/html", "") for output in outputs(notebook))
-    assert {output.get("name") for output in outputs(notebook)} == {"stdout", None}
-
-
-@pytest.mark.parametrize(("name", "drawn"), [("inspect.ipynb", 5), ("knockout.ipynb", 2), ("ablate.ipynb", 1)])
-def test_the_stored_notebooks_have_small_outputs_of_one_run(name: str, drawn: int) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_the_stored_outputs_are_small_and_of_one_run(name):
     notebook = read(name)
-    counts = [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"]
+    counts = [cell.execution_count for cell in code_cells(notebook)]
     assert counts == [*range(1, len(counts) + 1)]
-    assert sum(pictures(notebook)) == drawn
+    assert code_cells(notebook)[0].outputs == []
+    assert any(pictures(notebook)) or any(
+        "<svg" in output.get("data", {}).get("text/html", "") for output in outputs(notebook)
+    )
     assert all(output.output_type != "error" and output.get("name") != "stderr" for output in outputs(notebook))
-    assert (NOTEBOOKS / name).stat().st_size < MAX_BYTES
+    assert (NOTEBOOKS / f"{name}.ipynb").stat().st_size < MAX_BYTES
 
 
-if __name__ == "__main__":
-    for file in NOTEBOOKS.glob("*.ipynb"):
-        notebook = read(file.name)
-        about = dict(notebook.metadata)
-        execute(notebook)
-        notebook.metadata = nbformat.from_dict(about)  # without the version of Python
-        nbformat.write(notebook, file)
+@pytest.mark.parametrize("name", NAMES)
+def test_the_outputs_name_no_folder_of_the_machine_that_ran_them(name):
+    texts = [
+        str(output.get("text", "")) + str(output.get("data", {}).get("text/html", "")) for output in outputs(read(name))
+    ]
+    assert re.findall(r"(?:/tmp|/home|/root|/work|/dev/shm)/\S*", "\n".join(texts)) == []
+
+
+def test_the_page_of_notebooks_lists_all_of_them_and_their_links_exist():
+    page = (ROOT / "docs/notebooks.md").read_text()
+    assert re.findall(r"\]\(\.\./notebooks/([\w-]+)\.ipynb\)", page) == NAMES
+    assert len({name[:2] for name in NAMES}) == len(NAMES)
+    for name in NAMES:
+        text = "\n".join(cell.source for cell in read(name).cells if cell.cell_type == "markdown")
+        for link in re.findall(r"\]\(([^):]+?)(?:#[^)]*)?\)", text):
+            assert (NOTEBOOKS / link).exists(), (name, link)
+
+
+def test_other_machines_cannot_be_reached_offline():
+    code = (
+        "import socket\ntry: socket.create_connection(('192.0.2.1', 80), 1)\nexcept PermissionError: print('refused')"
+    )
+    environ = {"PYTHONPATH": str(OFFLINE), "PATH": str(Path(sys.executable).parent)}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout == "refused\n"

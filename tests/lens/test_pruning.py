@@ -104,6 +104,21 @@ def test_interactions_are_joint_effects_minus_single_effects(of):
         assert found.interaction.estimate[place] == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.slow
+def test_a_kind_by_name_is_that_kind_and_may_be_of_one_layer(of):
+    opened = of(MODELS["pre"])
+    heads = find_components(opened, "heads", 1)
+    expected = pair_effects(opened, read_documents(opened, ROWS), heads, ZERO)
+    found = pair_effects(opened, ROWS, "heads", "zero", layer=1)
+    assert found.rows() == expected.rows()
+    assert [row["pair"] for row in found.rows()] == ["1.0 + 1.1"]
+    single = knockout(opened, ROWS, "heads", "zero", layer=1, controls=False)
+    assert {row["component"] for row in single.rows()} == {"1.0", "1.1"}
+    with pytest.raises(UserError, match="layer=1") as caught:
+        knockout(opened, ROWS, heads, "zero", layer=1)
+    assert caught.value.path == ("layer",)
+
+
 def test_passes_are_counted_first(of, monkeypatch):
     opened = of(MODELS["pre"])
     documents = read_documents(opened, ROWS)

@@ -125,6 +125,7 @@ def knockout(
     what: str | Components = "heads",
     how: str | Method | None = None,
     *,
+    layer: int | None = None,
     controls: bool = True,
     progress: Callable[[int, int], None] | None = None,
     report: Callable[[str], None] | None = None,
@@ -137,6 +138,7 @@ def knockout(
         what: The kind of the components (see `components.find_components`), or the components.
         how: How activations are replaced: one of `replacements.METHODS`, or a `Method` with its settings. By default,
             layers are skipped and all others become their means.
+        layer: The layer whose components of a kind are removed; by default, those of all layers.
         controls: Whether the effects with frozen norms and the direct effects are measured too.
         progress: A function that is called with the number of passes done and of all passes.
         report: A function that is called with a line about the time, before a long computation.
@@ -145,10 +147,7 @@ def knockout(
         UserError: if the inputs cannot be read, the model has no such components, the method does not apply, or no
             loss changes.
     """
-    documents = inputs if isinstance(inputs, Documents) else read_documents(opened, inputs)
-    longest = max(map(len, documents.inputs))
-    components = what if isinstance(what, Components) else find_components(opened, what, positions=longest)
-    method = how if isinstance(how, Method) else Method(how or default_how(components.what))
+    documents, components, method = resolve_arguments(opened, inputs, what, how, layer)
     check_method(method, documents, components)
     check_counterparts(method, documents)
     sets = [(number,) for number in range(len(components))]
@@ -174,6 +173,23 @@ def knockout(
     loss = estimate_effects(intact[None], scored, draws=1)
     intact_loss = float(loss.estimate[0]), float(loss.error[0])
     return Knockouts(opened.name, components, method, intact_loss, effects, documents.described)
+
+
+def resolve_arguments(
+    opened: OpenedModel, inputs: Any, what: str | Components, how: str | Method | None, layer: int | None
+) -> tuple[Documents, Components, Method]:
+    """Return documents, components and a method from the arguments of `knockout`.
+
+    Raises:
+        UserError: if the inputs cannot be read, the model has no such components, or `layer` is given with components.
+    """
+    if isinstance(what, Components) and layer is not None:
+        problem = f"layer={layer} requires the name of a kind, and {len(what)} components are given"
+        raise UserError(problem, path=("layer",), remedy="Remove `layer`, or pass a kind such as 'heads'.")
+    documents = inputs if isinstance(inputs, Documents) else read_documents(opened, inputs)
+    longest = max(map(len, documents.inputs))
+    components = what if isinstance(what, Components) else find_components(opened, what, layer, longest)
+    return documents, components, how if isinstance(how, Method) else Method(how or default_how(components.what))
 
 
 def check_changes(losses: Float[np.ndarray, "set document"], components: Components) -> None:

@@ -24,7 +24,7 @@ from taetpu.core.errors import UserError, check_known
 from taetpu.core.short_repr import short_repr
 from taetpu.lens.ablation.components import LAYERS, Components
 from taetpu.lens.ablation.documents import Documents
-from taetpu.lens.ablation.knockout import check_changes, losses_of_sets
+from taetpu.lens.ablation.knockout import check_changes, losses_of_sets, resolve_arguments
 from taetpu.lens.ablation.passes import GRADIENT, check_passes
 from taetpu.lens.ablation.replacements import (
     Method,
@@ -341,10 +341,11 @@ class PairEffects:
 
 def pair_effects(
     opened: OpenedModel,
-    documents: Documents,
-    components: Components,
-    method: Method,
+    inputs: Any,
+    what: str | Components = "heads",
+    how: str | Method | None = None,
     *,
+    layer: int | None = None,
     progress: Callable[[int, int], None] | None = None,
     report: Callable[[str], None] | None = None,
 ) -> PairEffects:
@@ -352,15 +353,18 @@ def pair_effects(
 
     Args:
         opened: The model.
-        documents: The documents on which losses are measured.
-        components: The components.
-        method: How activations are replaced.
+        inputs: Texts, token numbers or `Documents`; see `knockout`.
+        what: The kind of the components, or the components; see `knockout`.
+        how: How activations are replaced; see `knockout`.
+        layer: The layer of the components; see `knockout`.
         progress: A function that is called with the number of batches done and of all batches.
         report: A function that is called with a line about the time, before a long computation.
 
     Raises:
-        UserError: if there is one component, there are too many pairs, or no loss changes.
+        UserError: if the inputs cannot be read, the model has no such components or only one, there are too many pairs,
+            or no loss changes.
     """
+    documents, components, method = resolve_arguments(opened, inputs, what, how, layer)
     number = len(components)
     if number < 2:
         problem = f"there is one component of the kind {components.what}"
