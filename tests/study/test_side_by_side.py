@@ -1,6 +1,7 @@
 """Packs that train side by side, in processes of their own: the bits of one after another, none harmed by another."""
 
 import os
+import time
 from pathlib import Path
 
 import jax
@@ -11,6 +12,7 @@ from tests.small import TINY
 from tests.study.killed_side_by_side import kill_at_random, stored
 
 from taetpu.core.errors import UserError
+from taetpu.report.time_spent import total_parts
 from taetpu.spec.loading import load_study
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
@@ -36,9 +38,16 @@ class Seen(Callback):
     def __init__(self):
         self.now: tuple[str, ...] = ()
         self.begun, self.steps, self.failed, self.split = [], [], [], []
+        self.began = self.ended = 0.0
 
     def _switch(self, runs):
         self.now = tuple(sorted({run.arm for run in runs}))
+
+    def on_train_begin(self, run_steps):
+        self.began = time.monotonic()
+
+    def on_pack_end(self, runs):
+        self.ended = time.monotonic()
 
     def on_pack_begin(self, number, total, runs):
         self._switch(runs)
@@ -113,6 +122,21 @@ def test_times_of_packs_that_train_beside_others_are_not_kept(whole):
     assert all(np.isnan(each["step_seconds"].value).all() for each in times)
     assert all(np.isnan(each["forward_seconds"].value).all() for each in times)
     assert all((each["seconds"].value > 0).all() for each in times)
+
+
+def test_the_times_of_workers_fill_the_wall_time_of_their_cores(whole):
+    """Each core's time is that of the packs it trained, which includes the start of its worker, and its last wait."""
+    seen, folder = whole
+    times = folder.read_pack_times()
+    packs = [times.pop(plan.id) for plan in stored_plans(folder)]
+    assert all(sum(pack["parts"].values()) == pytest.approx(pack["seconds"], abs=0.01) for pack in packs)
+    waits = sorted(pack["parts"]["waited"] for pack in packs)
+    assert waits[0] < 0.25 * waits[1]  # the third pack has a worker that the first two started
+    assert [set(wait["parts"]) for wait in times.values()] == [{"waited"}]
+    total = sum(total_parts([*packs, *times.values()]).values())
+    cores, wall = 2, seen.ended - seen.began
+    assert wall * cores - 3.0 <= total <= wall * cores + 0.1  # the driver plans, and packs load between their times
+    assert sum(pack["arms"].get("baseline", 0) for pack in packs) == 2
 
 
 @pytest.mark.slow

@@ -146,9 +146,11 @@ def _read(study: "StudyFolder", results: "Results") -> "Values":
 
 def _show(study: "StudyFolder", results: "Results", options: CostsOptions) -> None:
     from taetpu.cli.report_commands import costs_of, print_verdicts
+    from taetpu.report.time_spent import parts_by_arm
 
     if options.as_json:
-        print_json({"study": study.name, "arms": _read(study, results), "measured": study.read_costs()})
+        time = parts_by_arm(study.read_pack_times().values())
+        print_json({"study": study.name, "arms": _read(study, results), "measured": study.read_costs(), "time": time})
     else:
         print_verdicts(costs_of(study, results))
 

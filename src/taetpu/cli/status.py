@@ -25,7 +25,7 @@ EVERY = 2.0
 """Seconds between updates of `--watch`."""
 BAR = 16
 """Width of a study's progress bar."""
-APART = ("effect", "ci95", "standing", "places", "value_places", "diverged", "failed")
+APART = ("effect", "ci95", "standing", "places", "value_places", "diverged", "failed", "time")
 """Keys of an arm's row that are not columns of the table."""
 MOST_FAILED = 10
 """Maximum number of failed attempts that are listed."""
@@ -180,7 +180,7 @@ def _progress_line(study: "StudyProgress", console: "Console") -> "Text":
 
 
 def _details(study: "StudyProgress", console: "Console") -> "list[Text | Table]":
-    """Return the headline, the departures from the plan, the packs in training and the table of arms."""
+    """Return the headline, the departures from the plan, the packs in training, the time and the table of arms."""
     from rich.text import Text
 
     from taetpu.report.verdict_style import VERDICTS
@@ -203,7 +203,7 @@ def _details(study: "StudyProgress", console: "Console") -> "list[Text | Table]"
     failed = [_describe_failure(row["arm"], attempt) for row in rows for attempt in row.get("failed", ())]
     if len(failed) > MOST_FAILED:
         failed[MOST_FAILED:] = [f"and {len(failed) - MOST_FAILED} more failed attempts"]
-    lines = [Text(wrap(line, hanging=2)) for line in (*sentences, *study.packs(), *failed)]
+    lines = [Text(wrap(line, hanging=2)) for line in (*sentences, *study.packs(), *study.time_spent(), *failed)]
     return [*lines, build_table(cells, console)]
 
 

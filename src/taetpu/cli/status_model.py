@@ -11,12 +11,14 @@ import numpy as np
 from taetpu.core.errors import UserError
 from taetpu.report.outcome_text import value_places
 from taetpu.report.summary import mean_places, verdict_label
+from taetpu.report.time_spent import describe_parts, parts_by_arm, total_parts
 from taetpu.stats.deviations import awaits_tuned_arms
 from taetpu.stats.load import read_study
 from taetpu.store import metrics
 from taetpu.store.addresses import Match
 from taetpu.store.index import find_studies
 from taetpu.store.metrics import progress_metric
+from taetpu.store.pack_times import PackTime
 from taetpu.store.runs import RunFolder
 from taetpu.study.programs.run_files import RunFiles
 from taetpu.ui.feed import Feed, RunState
@@ -91,7 +93,8 @@ class StudyProgress:
         """Return a row for each arm, or for the arm that the address names.
 
         A row has the number of runs that have ended, the number that diverged, the smallest step of any
-        run, the means of the last losses, the effect in the finished runs, and the `failed` attempts if there are any.
+        run, the means of the last losses, the effect in the finished runs, the `failed` attempts if there are any, and
+        the `time` in seconds, by what it was spent on, if packs measured it.
         For a study that cannot be read, the only row describes the problem.
         """
         study, results = self.feed.study, self.feed.results
@@ -101,7 +104,7 @@ class StudyProgress:
         shown = progress_metric(study["primary"], [run.series for run in self.runs])
         chosen, seed = (None, None) if self.match is None else (self.match.arm, self.match.seed)
         seeds = study["seeds"] if seed is None else [seed]
-        rows = []
+        rows, spent = [], parts_by_arm(self.times)
         untrained = {name for name, arm in judged.items() if all(r["outcome"] == "untrained" for r in arm["runs"])}
         for arm in [chosen] if chosen and chosen in study["arms"] else study["arms"]:
             runs = [run for run in self.runs if run.arm == arm and run.seed in seeds]
@@ -122,7 +125,22 @@ class StudyProgress:
             )
             if failed := [attempt for attempt in self.failed.get(arm, ()) if attempt["seed"] in seeds]:
                 rows[-1]["failed"] = failed
+            if arm in spent:
+                rows[-1]["time"] = spent[arm]
         return rows
+
+    @cached_property
+    def times(self) -> list[PackTime]:
+        """The wall times of the packs; none if a stored time is damaged."""
+        try:
+            return list(self.folder.read_pack_times().values())
+        except UserError:
+            return []
+
+    def time_spent(self) -> list[str]:
+        """Return a line that says what the time of the packs was spent on; none if it is not known."""
+        spent = describe_parts(total_parts(self.times))
+        return [f"where the time went: {spent}"] if spent else []
 
     @cached_property
     def failed(self) -> dict[str, list[dict[str, Any]]]:

@@ -14,6 +14,7 @@ from taetpu.report.provenance import Facts, read_provenance
 from taetpu.report.section_types import Table
 from taetpu.report.start_text import describe_starts
 from taetpu.report.summary import Costs
+from taetpu.report.time_spent import describe_parts, total_parts
 from taetpu.stats import formatting
 from taetpu.stats.plan import describe_metric
 from taetpu.stats.results import Arm, Results
@@ -64,6 +65,8 @@ class Inputs:
 
     costs: Costs = field(default_factory=dict)
     measured: Measured = NOT_MEASURED
+    spent: str = ""
+    """What the time of the packs was spent on; "" if it is not known."""
     curves: Sequence[Curves] = ()
     places: Sequence[PlaceCurves] = ()
     arms: Sequence[ArmDetails] = ()
@@ -94,6 +97,7 @@ def read_inputs(folder: StudyFolder, results: Results) -> Inputs:
     return Inputs(
         costs=read_costs(folder, results, measured),
         measured=measured,
+        spent=describe_parts(total_parts(folder.read_pack_times().values())),
         curves=read_curves(folder, results),
         places=read_place_curves(folder, results),
         arms=[_arm_details(arm, results, runs[arm["name"]], settings) for arm in results["arms"]],

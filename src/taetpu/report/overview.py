@@ -116,7 +116,7 @@ def _describe_cost(results: Results, folder: StudyFolder) -> str:
     """Return a sentence on the total cost of the study's runs that have ended."""
     ended = [sum(run["outcome"] in OUTCOMES for run in arm["runs"]) for arm in results["arms"]]
     flops = sum(count * (arm["flops"] or 0) for arm, count in zip(results["arms"], ended, strict=True))
-    seconds = sum(pack["seconds"] for pack in folder.read_pack_times().values())
+    seconds = sum(pack.get("seconds", 0.0) for pack in folder.read_pack_times().values())
     cost = [f"{sum(ended)} runs"]
     cost += [f"{formatting.amount(flops)} training FLOPs"] if flops else []
     cost += [f"{formatting.seconds(seconds)} including compilation, evaluation and storage"] if seconds else []

@@ -44,7 +44,7 @@ def render_page(results: Results, inputs: Inputs) -> str:
         marks=MARKS,
         verdicts=VERDICTS,
         verdict_css=Markup(verdict_css()),
-        sections=build_sections(results, inputs.costs, inputs.priors, inputs.places, inputs.measured),
+        sections=build_sections(results, inputs.costs, inputs.priors, inputs.places, inputs.measured, inputs.spent),
         inputs=inputs,
         arms=[arm["name"] for arm in results["arms"] if arm["against"]],
         style=Markup(_resource("page.css")),

@@ -30,13 +30,14 @@ def build_sections(
     priors: Mapping[str, Prior],
     places: Sequence[PlaceCurves] = (),
     measured: Measured = NOT_MEASURED,
+    spent: str = "",
 ) -> list[Section]:
     """Return all sections that follow the verdicts in the report, in order, without empty sections."""
     limits = Section("Limitations", notes=overview.study_limits(results))
     sections = [
         *([goal_section(results), limits] if summary.is_search(results) else [limits, goal_section(results)]),
         outcome_section(results),
-        costs_section(results, costs, measured),
+        costs_section(results, costs, measured, spent),
         strata_section(results),
         contrasts_section(results),
         *post_hoc_sections(results),
@@ -57,7 +58,7 @@ def build_sections(
     return [section for section in sections if not section.is_empty]
 
 
-def costs_section(results: Results, costs: Costs, measured: Measured = NOT_MEASURED) -> Section:
+def costs_section(results: Results, costs: Costs, measured: Measured = NOT_MEASURED, spent: str = "") -> Section:
     """Return the section on effects and costs. Columns without values, such as unmeasured times, are omitted."""
     rows = [_cost_row(arm, baseline_of(results, arm), costs, results) for arm in results["arms"]]
     untrained = summary.is_untrained(results)
@@ -90,6 +91,7 @@ def costs_section(results: Results, costs: Costs, measured: Measured = NOT_MEASU
     notes = [note for times in measured.machines for note in timed_notes(results, times)]
     if not timed and len(rows) > 1 and not untrained:
         notes = [how_to_time(results)]
+    notes += [f"Where the time of the packs went: {spent}."] if spent else []
     names = front_columns(results, costs)
     return Section(
         "Costs",

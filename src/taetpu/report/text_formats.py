@@ -47,7 +47,7 @@ def markdown(results: Results, inputs: Inputs) -> str:
         lines += [escape(summary.describe_noise(results)), ""]
         lines += ["## Evidence", ""] if len(rows) > 1 else []
         lines += [f"- **{escape(row.arm)}**: {escape(row.evidence)}" for row in rows if row.verdict != "baseline"]
-    for section in build_sections(results, inputs.costs, inputs.priors, inputs.places, inputs.measured):
+    for section in build_sections(results, inputs.costs, inputs.priors, inputs.places, inputs.measured, inputs.spent):
         lines += _section(section)
     lines += ["", escape(summary.describe_reuse(results))]
     return "\n".join(lines).rstrip() + "\n"

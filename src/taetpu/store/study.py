@@ -2,15 +2,17 @@
 
 import re
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
+from taetpu.core.errors import UserError
 from taetpu.store.backend import Store
 from taetpu.store.digests import Damaged, digest, seal, unseal
 from taetpu.store.documents import finite, from_yaml, to_json, to_yaml
 from taetpu.store.errors import NotStored, check_name
 from taetpu.store.frozen_study import SearchStep
 from taetpu.store.pack_checkpoints import PackFolder
+from taetpu.store.pack_times import PackTime
 from taetpu.store.runs import RunFolder
 from taetpu.store.stored_costs import StoredCosts
 
@@ -219,12 +221,27 @@ class StudyFolder:
         """Return the values of the repeated run; None if none was repeated."""
         return self._read("repeat.json")
 
-    def write_pack_time(self, pack_id: str, data: dict[str, Any]) -> None:
+    def write_pack_time(self, pack_id: str, data: PackTime) -> None:
         """Store the wall time of a pack. Results do not contain wall times, since these depend on the machine."""
-        self._write(f"times/{pack_id}.json", data)
+        self._write(f"times/{pack_id}.json", dict(data))
 
-    def read_pack_times(self) -> dict[str, dict[str, Any]]:
-        """Return the wall times of all packs by pack ID.
+    def read_pack_time(self, pack_id: str) -> PackTime:
+        """Return the wall time of a pack; empty if none is stored, or if the file is damaged."""
+        with suppress(Damaged):
+            return self._read(f"times/{pack_id}.json") or {}
+        return {}
+
+    def add_wait(self, name: str, seconds: float) -> None:
+        """Add the time that a process waited between packs to that stored under `name`, which is no pack's ID.
+
+        Errors of the store are ignored, because no result depends on times.
+        """
+        with suppress(UserError):
+            known = self.read_pack_time(name).get("parts", {})
+            self.write_pack_time(name, {"parts": {"waited": round(known.get("waited", 0.0) + seconds, 3)}})
+
+    def read_pack_times(self) -> dict[str, PackTime]:
+        """Return the wall times of all packs by pack ID, and the times that processes waited between packs.
 
         The file `times.json`, in which earlier versions stored the wall times of all packs, is read too.
         """

@@ -12,6 +12,7 @@ Only Ray Core is used (tasks, resources and retries): https://docs.ray.io/en/lat
 import logging
 import platform
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -333,10 +334,12 @@ def train_pack(study: Study, folder: StudyFolder, plan_id: str, profile: int) ->
     if plan is None:
         return Trained(f"{platform.node()} cannot find the pack's plan in {folder.where}")
     pack = PackStore(folder).load_pack(plan)
+    began = time.monotonic()
     with waiting_claim(partial(folder.claim_pack, pack.id), Callback().on_wait, HELD_SECONDS):
         if not pack.unfinished:
             return Trained()
-        error = StudyTrainer(folder, study.sources, Callback(), stored_sample(folder), profile).train(pack)
+        trainer = StudyTrainer(folder, study.sources, Callback(), stored_sample(folder), profile)
+        error = trainer.train(pack, waited=time.monotonic() - began)
     if error is None:
         return Trained()
     failure = f"on {platform.node()}: {type(error).__name__}: {error}"

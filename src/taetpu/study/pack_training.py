@@ -1,8 +1,8 @@
 """Training the packs of a study, one after another."""
 
 import math
-import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -11,6 +11,7 @@ from taetpu.core.errors import StudyFailed, UserError
 from taetpu.spec.eval_sample import Sample
 from taetpu.spec.resolved_study import RunSpec, Sources
 from taetpu.store.errors import ClaimHeld
+from taetpu.store.pack_times import Parts
 from taetpu.store.study import StudyFolder
 from taetpu.study.outcome import Failure
 from taetpu.study.pack_store import PackStore
@@ -18,6 +19,7 @@ from taetpu.train.callbacks import Callback
 from taetpu.train.evaluator import Evaluator
 from taetpu.train.layout import Packing
 from taetpu.train.memory import out_of_memory
+from taetpu.train.pack_clock import PackClock
 from taetpu.train.pack_plan import Pack
 from taetpu.train.profile import Profile
 from taetpu.train.program import ProgramCache
@@ -112,13 +114,22 @@ class StudyTrainer:
     alone: bool = True
     programs: ProgramCache = field(default_factory=ProgramCache)
 
-    def train(self, pack: Pack) -> Exception | None:
+    def train(self, pack: Pack, waited: float = 0.0) -> Exception | None:
         """Train a pack to its end. Return the error that stopped the training, or None if the pack was trained.
 
         The error is returned instead of raised, so that the study can continue with other packs. Only `UserError` and
         `StudyFailed` are raised, because they end the study.
+
+        Args:
+            pack: the pack. The caller holds its claim.
+            waited: the seconds that passed since the pack was assigned to this process.
         """
-        began, source = time.monotonic(), self.sources.prepare(pack.config)
+        with pack_clock(self.folder, pack, waited) as clock:
+            return self.train_timed(pack, clock)
+
+    def train_timed(self, pack: Pack, clock: PackClock) -> Exception | None:
+        """Train a pack as `train` does, while `clock` measures its time."""
+        source = self.sources.prepare(pack.config)
         profile = Profile(self.folder, pack.id, self.profile) if self.profile else None
         try:
             program = self.programs.get(pack, source)
@@ -126,8 +137,9 @@ class StudyTrainer:
             writer = ResultWriter(pack, program, environment(), starts)
             evaluator = Evaluator(program, pack.runs, self.sample, self.sources.items(pack.config))
             trainer = PackTrainer(
-                pack, program, self.folder, writer, evaluator, self.callback, profile, starts, self.alone
-            )
+                pack, program, self.folder, writer, evaluator, self.callback, profile, starts, self.alone,
+                clock,
+            )  # fmt: skip
             trainer.run()
         except (UserError, StudyFailed):
             raise
@@ -137,12 +149,30 @@ class StudyTrainer:
             return error
         if profile:
             self.callback.on_profile(profile.where, profile.summary, profile.problem)
-        self.folder.delete_pack(pack.id)
-        seconds = round(time.monotonic() - began, 3)
-        self.folder.write_pack_time(pack.id, {"seconds": seconds, "runs": len(pack.runs)})
+        with clock.spend("written"):
+            self.folder.delete_pack(pack.id)
         if math.isfinite(trainer.step_seconds):
             remember_step(pack.plan, pack.config, trainer.step_seconds * pack.plan.width)
         return None
+
+
+def pack_clock(folder: StudyFolder, pack: Pack, waited: float) -> PackClock:
+    """Return the clock of a pack, which continues with the parts that earlier processes stored.
+
+    Args:
+        folder: the study's folder, where the clock stores the parts.
+        pack: the pack.
+        waited: see `StudyTrainer.train`.
+    """
+    earlier = folder.read_pack_time(pack.id).get("parts", {})
+    arms = dict(Counter(run.arm for run in pack.runs))
+
+    def write(parts: Parts) -> None:
+        rounded: Parts = {part: round(seconds, 3) for part, seconds in parts.items()}
+        seconds = round(sum(rounded.values()), 3)
+        folder.write_pack_time(pack.id, {"seconds": seconds, "runs": len(pack.runs), "arms": arms, "parts": rounded})
+
+    return PackClock(write, earlier, waited)
 
 
 def stored_sample(folder: StudyFolder) -> Sample:

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -126,17 +127,18 @@ def _train_packs(pipe: Connection, setup: Setup) -> None:
     trainer = StudyTrainer(folder, setup.sources, _forwarding(send), setup.sample, alone=False)
     while True:
         try:
-            pack_id = pipe.recv()
+            pack_id, assigned = pipe.recv()
         except EOFError:
             return
         try:
-            ended = _train(store, trainer, pack_id)
+            ended = _train(store, trainer, pack_id, assigned)
         except KeyboardInterrupt:  # after SIGTERM, when everything is stored
             return
         send(ended)
 
 
-def _train(store: "PackStore", trainer: "StudyTrainer", pack_id: str) -> Ended:
+def _train(store: "PackStore", trainer: "StudyTrainer", pack_id: str, assigned: float) -> Ended:
+    """Train the pack that the driver assigned to this process at the time `assigned` of the monotonic clock."""
     from taetpu.study.pack_store import stored_plans
     from taetpu.train.memory import out_of_memory
 
@@ -144,7 +146,8 @@ def _train(store: "PackStore", trainer: "StudyTrainer", pack_id: str) -> Ended:
     pack = store.load_pack(plan)
     try:
         with store.folder.claim_pack(pack.id):
-            error, ends_study = trainer.train(pack) if pack.unfinished else None, False
+            waited = max(0.0, time.monotonic() - assigned)
+            error, ends_study = trainer.train(pack, waited) if pack.unfinished else None, False
     except Exception as raised:
         error, ends_study = raised, True
     if error is None:

@@ -9,6 +9,7 @@ The first process that acquires the study's claim plans the packs. The results o
 process that trains it.
 """
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -81,7 +82,9 @@ class ShardExecutor(Executor):
 
         failed = loop.run(packs.missing_packs, self.own, train)
         callback.on_wait("")
+        began = time.monotonic()
         self.acquire(callback)
+        self.folder.add_wait(f"shard-{self.shard.index}-of-{self.shard.count}", loop.waited + time.monotonic() - began)
         return failed
 
     def own(self, packs: Sequence[Pack]) -> list[Pack]:

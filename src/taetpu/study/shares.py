@@ -90,6 +90,8 @@ class ShareLoop:
     has_begun: Callable[..., bool]
     what: str = "pack"
     waited_for: int = 0
+    waited: float = 0.0
+    """The seconds that this process waited for other processes."""
 
     def run(
         self,
@@ -146,6 +148,7 @@ class ShareLoop:
                 self.waited_for = left
                 self.on_wait(f"{packs} of other shards")
             time.sleep(POLL_SECONDS)
+            self.waited += POLL_SECONDS
             return
         verb = "train" if self.what == "pack" else "run"
         done = (

@@ -38,6 +38,8 @@ from taetpu.train.reload_check import NotReproduced
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 20.0
 """Seconds that interrupted workers have to store what they have measured. Then they are killed, which loses it."""
+IDLE = "idle"
+"""The name under which the study's folder has the time that workers waited while others trained the last packs."""
 ENTRY = "from taetpu.study.pack_worker import main; main()"  # run with -m, its messages would be those of __main__
 TAIL = 2000  # characters of a dead worker's output in a message
 DEVICES = re.compile(r"--xla_force_host_platform_device_count=\d+")
@@ -49,13 +51,27 @@ class WorkerDied(Failed):
 
 @dataclass
 class Worker:
-    """A process that trains packs on cores of its own, and the pack that it trains now."""
+    """A process that trains packs on cores of its own, and the pack that it trains now.
+
+    Attributes:
+        idle_since: when the last pack ended, on the monotonic clock.
+    """
 
     process: subprocess.Popen[bytes]
     pipe: Connection
     output: Path
     slots: frozenset[int]
     pack: Pack | None = None
+    idle_since: float = 0.0
+
+    @property
+    def idle_seconds(self) -> float:
+        """The seconds since the end of the last pack; 0 while a pack is trained."""
+        return time.monotonic() - self.idle_since if self.pack is None and self.idle_since else 0.0
+
+    def end_pack(self) -> None:
+        """Note that the pack has ended."""
+        self.pack, self.idle_since = None, time.monotonic()
 
     def died(self) -> WorkerDied:
         """Return the error of a process that ended."""
@@ -80,6 +96,8 @@ class Workers:
     outputs: Path
     all: list[Worker] = field(default_factory=list)
     numbers: Iterator[int] = field(default_factory=count)
+    idle_seconds: float = 0.0
+    """The seconds that idle workers waited until they trained another pack or ended."""
 
     @property
     def busy(self) -> list[Worker]:
@@ -94,14 +112,16 @@ class Workers:
             return False
         idle = [worker for worker in self.all if worker.pack is None]
         worker = next((worker for worker in idle if len(worker.slots) == needed), None)
-        if worker is None:
+        if worker is not None:
+            self.idle_seconds += worker.idle_seconds
+        else:
             for other in idle:
                 self.end(other)
             free = sorted(set(range(self.slots)) - taken)
             worker = self.spawn(frozenset(free[:needed]))
         worker.pack = pack
         with suppress(OSError):  # the worker has died, which its pipe tells
-            worker.pipe.send(pack.id)
+            worker.pipe.send((pack.id, time.monotonic()))
         return True
 
     def spawn(self, slots: frozenset[int]) -> Worker:
@@ -140,6 +160,7 @@ class Workers:
 
     def end(self, worker: Worker) -> None:
         """End an idle or dead worker."""
+        self.idle_seconds += worker.idle_seconds
         worker.pipe.close()
         worker.process.wait()
         self.all.remove(worker)
@@ -199,21 +220,24 @@ def train_beside(packs: PackStore, sources: Sources, callback: Callback, queue: 
         closing(Workers(setup, jax.device_count(), Path(outputs))) as workers,
         record_signal(signal.SIGTERM) as ending,
     ):
-        while left or workers.busy:
-            while left and workers.start(left[0]):
-                number, pack = number + 1, left.pop(0)
-                events.begin(number, total, pack)
-            for worker, message in workers.messages():
-                pack = worker.pack
-                assert pack is not None, "only busy workers are waited for"
-                if isinstance(message, Event):
-                    events.forward(pack, message)
-                    continue
-                worker.pack = None
-                if halves := _ended(packs, pack, message, events, failed):
-                    left, total = [*halves, *left], total + len(halves)
-            if ending():
-                raise KeyboardInterrupt
+        try:
+            while left or workers.busy:
+                while left and workers.start(left[0]):
+                    number, pack = number + 1, left.pop(0)
+                    events.begin(number, total, pack)
+                for worker, message in workers.messages():
+                    pack = worker.pack
+                    assert pack is not None, "only busy workers are waited for"
+                    if isinstance(message, Event):
+                        events.forward(pack, message)
+                        continue
+                    worker.end_pack()
+                    if halves := _ended(packs, pack, message, events, failed):
+                        left, total = [*halves, *left], total + len(halves)
+                if ending():
+                    raise KeyboardInterrupt
+        finally:
+            folder.add_wait(IDLE, workers.idle_seconds + sum(worker.idle_seconds for worker in workers.all))
     return failed
 
 

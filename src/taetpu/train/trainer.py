@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from signal import SIGINT, SIGTERM
 from typing import Any, NoReturn
 
@@ -37,6 +37,7 @@ from taetpu.train.evaluator import Evaluator
 from taetpu.train.metric_series import MetricBuffer, checkpoint_steps
 from taetpu.train.model_cost import named_shapes
 from taetpu.train.model_io import to_files
+from taetpu.train.pack_clock import PackClock, spends
 from taetpu.train.pack_plan import Pack
 from taetpu.train.profile import Profile
 from taetpu.train.program import Program, StartArrays, stack_numbers
@@ -79,6 +80,7 @@ class PackTrainer:
         profile: the profile, which traces a few dispatches; None to profile nothing.
         starts: the stored models that the runs start from; None for runs whose parameters are drawn.
         alone: whether no other pack trains at the same time. Otherwise, the times of steps are not stored.
+        clock: measures what the time of the pack is spent on.
     """
 
     pack: Pack
@@ -90,6 +92,7 @@ class PackTrainer:
     profile: Profile | None = None
     starts: Sequence[StoredParameters | None] = ()
     alone: bool = True
+    clock: PackClock = field(default_factory=PackClock)
 
     def __post_init__(self) -> None:
         self.plan, self.runs = self.pack.plan, self.pack.runs
@@ -204,11 +207,13 @@ class PackTrainer:
         starts += [starts[0]] * (self.plan.width - len(starts))
         return (self.program.place({name: np.stack([arrays[name] for arrays in starts]) for name in starts[0]}),)
 
+    @spends("written")
     def write(self, use: Callable[[ResultWriter], None]) -> None:
         """Call `use` with the writer in the primary process. If the call fails, all processes fail."""
         writer = self.writer
         on_primary(lambda: use(writer) if isinstance(writer, ResultWriter) else None)
 
+    @spends("trained")
     def advance(self, state: TrainState, step: int, border: int) -> tuple[TrainState, int]:
         """Train to `border`, and return the state and its step.
 
@@ -267,6 +272,7 @@ class PackTrainer:
         self.callback.on_steps(self.buffer.end, on_host["train/loss"][: len(self.runs), -1])
         self.callback.on_usage(self.used())
 
+    @spends("evaluated")
     def observe(self, state: TrainState, step: int) -> None:
         """Measure the metrics that are due at the next update, and record them under the update's number, from 1."""
         for every in self.observations.get(step, ()):
@@ -278,12 +284,14 @@ class PackTrainer:
             for i in range(len(self.runs)):
                 self.buffer.add_point(step + 1, i, {name: float(value[i]) for name, value in on_host.items()})
 
+    @spends("evaluated")
     def score_items(self, state: TrainState, step: int) -> None:
         """Measure the scores on items that are due at `step`, and record them."""
         models = self.program.evaluated(state, self.numbers)
         for i, values in enumerate(self.evaluator.items.evaluate(models, self.scores[step])[: len(self.runs)]):
             self.buffer.add_point(step, i, values)
 
+    @spends("evaluated")
     def select(self, state: TrainState, step: int) -> TrainState:
         """Let the runs choose by their validation loss, and return the state in which those that stop are ended.
 
@@ -335,7 +343,9 @@ class PackTrainer:
                 self.write(lambda writer: writer.write_checkpoints(step, files))
             self.save_state(state, step, checkpoints)
         self.callback.on_save(step)
+        self.clock.note()
 
+    @spends("evaluated")
     def evaluate(self, state: TrainState, step: int) -> None:
         """Evaluate and sample the models at `step`, and record the values."""
         models = self.program.evaluated(state, self.numbers)
@@ -375,6 +385,7 @@ class PackTrainer:
         rate = tokens * per_token / self.timed if self.timed else None
         return measure_usage(list(self.program.mesh.devices.flat), rate)
 
+    @spends("written")
     def save_state(self, state: TrainState, step: int, checkpoints: Checkpoints) -> None:
         """Write a checkpoint, with the digests of the runs' stored files."""
         digests: dict[str, Any] = {}
@@ -388,19 +399,22 @@ class PackTrainer:
             NotReproduced: if a saved model does not reproduce the losses of its run. This run then gets no result.
         """
         models = self.program.evaluated(state, self.numbers)
-        final = self.evaluator.evaluate_at_end(models)
-        if "val" not in self.evaluator.sums:  # the process was killed between the last evaluation and the result
-            self.evaluator.evaluate(models, "val")
+        with self.clock.spend("evaluated"):
+            final = self.evaluator.evaluate_at_end(models)
+            if "val" not in self.evaluator.sums:  # the process was killed between the last evaluation and the result
+                self.evaluator.evaluate(models, "val")
         diverged = to_host(state.diverged_at)
         final = [whole | rest for whole, rest in zip(self.evaluator.whole.get("val", final), final, strict=True)]
         selected = selection_facts(self.train, state)
         stored = self.write_models(self.model_files(models))
-        wrong = mismatches(self.program, models, stored, self.evaluator.windows, self.evaluator.first_batch)
+        with self.clock.spend("evaluated"):
+            wrong = mismatches(self.program, models, stored, self.evaluator.windows, self.evaluator.first_batch)
         right = [i for i in stored if i not in wrong]
         self.write(lambda writer: writer.finish(right, self.evaluator, final, diverged, selected))
         if wrong:
             raise NotReproduced({self.runs[i].id: f"{self.runs[i].folder.where}: {wrong[i]}" for i in wrong})
 
+    @spends("written")
     def write_models(self, files: dict[int, Files]) -> dict[int, Files]:
         """Write the final models, read them back, and return them.
 
@@ -417,6 +431,7 @@ class PackTrainer:
         self.write(write_and_read)
         return stored
 
+    @spends("written")
     def model_files(self, models: LM) -> dict[int, Files]:
         """Return the models of the runs without a result as files, by index in the pack.
 
