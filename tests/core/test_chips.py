@@ -65,6 +65,16 @@ def test_the_remedy_for_a_wrong_name_lists_the_nearest_names(name, remedy):
     assert re.search(remedy, error.value.remedy or "")
 
 
+def test_the_size_of_a_host_follows_from_its_chips_and_is_none_if_unknown():
+    sizes = {name: parse_slice(name).host_size for name in ("v5e-4", "v5e-8", "v5e-16", "v3-8", "v3-32", "v2-8")}
+    assert sizes == {
+        "v5e-4": (112, 192), "v5e-8": (224, 384), "v5e-16": (112, 192), "v3-8": (96, 340), "v3-32": (48, 340),
+        "v2-8": None,
+    }  # fmt: skip
+    for tpu in (tpu for chip in generations() for tpu in chip.slices()):
+        assert (tpu.host_size is None) == (tpu.generation.name == "v2"), tpu.name
+
+
 def test_the_price_covers_all_chips_and_is_none_if_unknown():
     assert parse_slice("v5e-8").usd_per_hour(spot=False) == pytest.approx(8 * 1.20)
     assert parse_slice("v5e-8").usd_per_hour(spot=True) == pytest.approx(8 * 0.2449)
@@ -74,7 +84,7 @@ def test_the_price_covers_all_chips_and_is_none_if_unknown():
 def test_every_figure_has_a_source_with_a_date_no_later_than_the_table():
     for chip in generations():
         sources = dict(chip.sources)
-        for name in ("bf16_flops", "hbm_bytes", "hbm_bandwidth", "usd", "clock_hz", "topologies"):
+        for name in ("bf16_flops", "hbm_bytes", "hbm_bandwidth", "usd", "clock_hz", "topologies", "host_sizes"):
             known = bool(getattr(chip, name))
             assert (name in sources) == known, f"{chip.name}.{name}"
         assert all(source.title for source in sources.values())

@@ -18,7 +18,7 @@ def chips(
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show published TPU data: speed, memory, slices and prices.
+    """Show published TPU data: chips, slices, prices and hosts.
 
     Example: taetpu chips v5e-8
     """
@@ -34,9 +34,12 @@ def chips(
         return
     print_table([_chip_row(chip) for chip in generations()])
     typer.echo("")
+    print_table([row for chip in generations() for row in _host_rows(chip)])
+    typer.echo("")
     print_text(
-        f"Figures are per chip, as of {table_date()}. Prices are in USD per hour, on demand and spot, in the cheapest "
-        "US region. `by` shows whether the number in a slice's name counts cores or chips. Sources: taetpu chips --json"
+        f"Figures are per chip, those of the second table per machine, as of {table_date()}. Prices are in USD per "
+        "hour, on demand and spot, in the cheapest US region. `by` shows whether the number in a slice's name counts "
+        "cores or chips. `runtime` is the version for the Cloud TPU API. Sources: taetpu chips --json"
     )
 
 
@@ -55,6 +58,25 @@ def _chip_row(chip: "Chip") -> dict[str, Any]:
     }
 
 
+def _host_rows(chip: "Chip") -> list[dict[str, Any]]:
+    """Return a row for each kind of machine of a chip, with its number of chips, its size and its runtime version."""
+    sizes = {chip.multi_host_chips: None, **dict.fromkeys(chip.single_host_chips), **dict(chip.host_sizes)}
+    rows = [
+        {
+            "machine": chip.name,
+            "chips": chips,
+            "vCPUs": size[0] if size else "unknown",
+            "memory": f"{size[1]} GB" if size else "unknown",
+            "runtime": chip.runtime or "none",
+        }
+        for chips, size in sorted(sizes.items())
+    ]
+    if chip.multi_host_size:
+        vcpus, gb = chip.multi_host_size
+        rows.append(rows[-1] | {"machine": f"{chip.name}, of several", "vCPUs": vcpus, "memory": f"{gb} GB"})
+    return rows
+
+
 def _usd(rate: float | None) -> str:
     return "no rate" if rate is None else f"{rate:.2f}"
 
@@ -62,11 +84,13 @@ def _usd(rate: float | None) -> str:
 def _chip(chip: "Chip") -> dict[str, Any]:
     """Return the data of the given chip, with its sources, for JSON output."""
     plain = asdict(chip) | {"machine_types": dict(chip.machine_types), "sources": {}}
+    plain |= {"host_sizes": {chips: {"vcpus": vcpus, "memory_gb": gb} for chips, (vcpus, gb) in chip.host_sizes}}
     return plain | {"sources": {figure: asdict(source) for figure, source in chip.sources}}
 
 
 def _slice(tpu_slice: "Slice") -> dict[str, Any]:
     """Return the size, machine type and cost of the given slice for JSON output."""
+    vcpus, memory = tpu_slice.host_size or (None, None)
     return {
         "name": tpu_slice.name,
         "topology": tpu_slice.topology_name,
@@ -74,6 +98,8 @@ def _slice(tpu_slice: "Slice") -> dict[str, Any]:
         "cores": tpu_slice.cores,
         "devices": tpu_slice.devices,
         "hosts": tpu_slice.hosts,
+        "host_vcpus": vcpus,
+        "host_memory_gb": memory,
         "machine_type": tpu_slice.machine_type,
         "runtime": tpu_slice.generation.runtime,
         "hbm_bytes": tpu_slice.hbm_bytes,
@@ -89,4 +115,5 @@ def _print_slice(tpu_slice: "Slice") -> None:
     prices = {key: _usd(data[key]) for key in ("usd_per_hour", "usd_per_hour_spot")}
     for key, value in (data | bare | prices).items():
         if value is not None:
-            typer.echo(f"{key.replace('_', ' ').replace('usd', 'USD'):<18} {value}")
+            label = key.replace("_", " ").replace("usd", "USD").replace("vcpus", "vCPUs").replace("gb", "GB")
+            typer.echo(f"{label:<18} {value}")

@@ -38,7 +38,7 @@ COMMANDS = {
     "plot": ("report_commands:plot", "Draw a metric of all runs of one or more studies."),
     "ui": ("status:ui", "Serve a live page with progress, curves and effects."),
     "verify": ("verify_machine:verify", "Check this machine: devices, numerics, speed and training."),
-    "chips": ("chips:chips", "Show published TPU data: speed, memory, slices and prices."),
+    "chips": ("chips:chips", "Show published TPU data: chips, slices, prices and hosts."),
     "doctor": ("cloud_resources:doctor", "Check the account, project and network, and look for key files."),
     "lens": ("lens:app", "Inspect trained and imported models."),
     "data": ("data:app", "Show and prepare the data of studies."),

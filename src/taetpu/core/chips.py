@@ -49,6 +49,8 @@ class Chip:
         single_host_chips: Sizes, in chips, of the slices that fit on one machine.
         multi_host_chips: Chips per machine in a larger slice.
         machine_types: Compute Engine machine types by chips per machine. Empty if Compute Engine has no such machines.
+        host_sizes: vCPUs and GB of memory of a machine, by chips per machine. Empty if they are unknown.
+        multi_host_size: The same for the machines of larger slices, or None if it does not differ.
         runtime: The runtime version with which the Cloud TPU API starts the machines.
         apis: The Google APIs that create machines with the chip (`gce` and `tpu-api`), with the default first.
         zones: The zones that offer the chip, as published.
@@ -76,6 +78,8 @@ class Chip:
     single_host_chips: tuple[int, ...]
     multi_host_chips: int
     machine_types: tuple[tuple[int, str], ...]
+    host_sizes: tuple[tuple[int, tuple[int, int]], ...]
+    multi_host_size: tuple[int, int] | None
     runtime: str | None
     apis: tuple[str, ...]
     zones: tuple[str, ...]
@@ -165,6 +169,13 @@ class Slice:
         return dict(self.generation.machine_types).get(self.chips_per_host)
 
     @property
+    def host_size(self) -> tuple[int, int] | None:
+        """The vCPUs and GB of memory of each machine, or None if they are unknown."""
+        if self.hosts > 1 and self.generation.multi_host_size:
+            return self.generation.multi_host_size
+        return dict(self.generation.host_sizes).get(self.chips_per_host)
+
+    @property
     def hbm_bytes(self) -> int:
         """The memory of all chips together, in bytes."""
         return self.chips * self.generation.hbm_bytes
@@ -232,6 +243,8 @@ def _chip(name: str, entry: dict[str, Any]) -> Chip:
             "device_kinds": tuple(values["device_kinds"]),
             "single_host_chips": tuple(values.get("single_host_chips") or [hosts]),
             "machine_types": tuple((values["machine_types"] or {}).items()),
+            "host_sizes": tuple((chips, tuple(size)) for chips, size in (values["host_sizes"] or {}).items()),
+            "multi_host_size": tuple(values["multi_host_size"]) if "multi_host_size" in values else None,
             "apis": tuple(values["apis"]),
             "zones": tuple(values["zones"]),
             "usd": tuple((region, tuple(pair)) for region, pair in (values["usd"] or {}).items()),
