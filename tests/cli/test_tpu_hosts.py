@@ -1,14 +1,17 @@
 """`taetpu tpu ssh | sync | run | logs | stop | clean | status` and `dev` on a machine with two hosts."""
 
+import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Done, command
 from tests.fake_google.cloud import FakeGoogle
+from tests.fake_google.hosts import free_port
 
 from taetpu.cloud.transfer import remote_folder
 
@@ -128,6 +131,39 @@ def test_ssh_command_keeps_words_streams_and_exit_code(machine: FakeGoogle, call
     assert (done.code, done.out) == (7, "out\n")
     assert "err\n" in done.err
     assert call("tpu", "ssh", "--worker", "2", "true").code == 2
+
+
+SERVE_ONCE = """
+import http.server, os, sys
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(os.environ["HOME"].encode())
+    def log_message(self, *words):
+        pass
+server = http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Answer)
+print("ready", flush=True)
+server.handle_request()
+"""
+
+
+def test_a_forwarded_port_reaches_a_server_on_the_host_until_the_command_ends(machine: FakeGoogle, project: Path, call):
+    here, there = free_port(), free_port()
+    forward = f"{here}:localhost:{there}"
+    serve = command("tpu", "ssh", "--worker", "1", "-L", forward, "--", "python3", "-c", SERVE_ONCE, there)
+    with subprocess.Popen(serve, cwd=project, stdout=subprocess.PIPE, text=True) as serving:
+        assert serving.stdout
+        assert serving.stdout.readline() == "ready\n"
+        refused = call("tpu", "ssh", "-L", forward, "true")
+        assert (refused.code, f"port {here} " in refused.err) == (2, True), refused.err
+        with urllib.request.urlopen(f"http://127.0.0.1:{here}", timeout=60) as page:
+            home = page.read().decode()
+        assert serving.wait(60) == 0
+    assert {vm.worker: str(vm.home) for vm in machine.hosts.vms.values()}[1] == home
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", here)) != 0, "the port is closed"
+    assert call("tpu", "ssh", "-L", "eight", "true").code == 2
 
 
 def test_single_files_are_copied_run_and_deleted(machine: FakeGoogle, project: Path, call):

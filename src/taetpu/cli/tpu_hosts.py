@@ -44,15 +44,30 @@ Debug = Annotated[
 ]
 Detach = Annotated[bool, typer.Option("--detach", "-d", help="Return at once; `tpu logs -f` shows the log.")]
 Watch = Annotated[bool, typer.Option("--watch", help="Repeat after each local change until Ctrl-C.")]
+Forward = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--forward", "-L", metavar="PORT[:HOST:PORT]",
+        help="Make a port of the host (default: the same one) reachable at PORT of this computer. Can be repeated.",
+    ),
+]  # fmt: skip
 Job = Annotated[str, typer.Argument(metavar="JOB", help="The job. Default: the newest job.")]
 
 
-def ssh(context: typer.Context, tpu: Tpu = None, worker: Annotated[int, integer(help="The host, from 0.")] = 0) -> None:
+def ssh(
+    context: typer.Context,
+    tpu: Tpu = None,
+    worker: Annotated[int, integer(help="The host, from 0.")] = 0,
+    forward: Forward = None,
+) -> None:
     """Open a shell on a host, or run a command there.
 
     Example: taetpu tpu ssh --worker 1 nproc
     """
-    sys.exit(find_hosts(read_settings(), tpu).enter(worker, command_words(context)))
+    from taetpu.cloud.port_forwarding import parse_forward
+
+    forwards = [parse_forward(text) for text in forward or []]
+    sys.exit(find_hosts(read_settings(), tpu).enter(worker, command_words(context), forwards))
 
 
 def sync(tpu: Tpu = None, worker: Workers = "all", watch: Watch = False) -> None:

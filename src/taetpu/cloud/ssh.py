@@ -21,6 +21,7 @@ from typing import Any
 
 from taetpu.cloud.gcloud import CloudError, Command, command, program
 from taetpu.cloud.machine_api import Machine, Worker, add_instance_names
+from taetpu.cloud.port_forwarding import Forward, check_free
 from taetpu.core import atomic_files
 from taetpu.core.errors import UserError
 from taetpu.core.script_text import check_script_text
@@ -212,14 +213,27 @@ class Hosts:
             remedy = "Delete old jobs with `taetpu tpu clean`, or other files with `taetpu tpu ssh`."
         return RemoteFailed(f"{host} could not {action} (exit code {ended.code}): {message}", remedy=remedy)
 
-    def enter(self, worker: int, words: Sequence[str] = ()) -> int:
-        """Open a shell on a host or run a command there, in this terminal, and return the exit code."""
-        tty = ["-t"] if sys.stdin.isatty() and sys.stdout.isatty() else []
+    def enter(self, worker: int, words: Sequence[str] = (), forwards: Sequence[Forward] = ()) -> int:
+        """Open a shell on a host or run a command there, in this terminal, and return the exit code.
+
+        Args:
+            worker: the host's number.
+            words: program and arguments; a shell if empty.
+            forwards: ports of this computer that lead to ports of the host until the command ends.
+
+        Raises:
+            UserError: if the machine has no such worker, or a local port is in use.
+        """
+        options = ["-t"] if sys.stdin.isatty() and sys.stdout.isatty() else []
+        self.check_worker(worker)
+        if forwards:
+            check_free(forwards)
+            # A shared connection would keep the ports after the command.
+            options += ["-o", "ControlPath=none", "-o", "ExitOnForwardFailure=yes"]
+            options += [word for forward in forwards for word in ("-L", forward.option)]
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the remote program
         try:
-            return subprocess.call(
-                [*self.ssh(self.check_worker(worker), *tty), *([shlex.join(words)] if words else [])]
-            )
+            return subprocess.call([*self.ssh(worker, *options), *([shlex.join(words)] if words else [])])
         finally:
             signal.signal(signal.SIGINT, handler)
 
