@@ -1,6 +1,7 @@
 """`taetpu verify` and `taetpu --device`: what they print, and their exit codes."""
 
 import json
+import sys
 
 import pytest
 
@@ -59,6 +60,15 @@ def test_device_after_the_command_is_refused(taetpu):
     done = taetpu("run", "s.yaml", "--device", "0")
     assert done.code == 2
     assert "--device must precede" in done.err
+
+
+def test_torch_is_refused_without_its_packages_and_python_without_torch(taetpu):
+    done = taetpu("verify", "--torch", "--python", sys._base_executable)  # the system's, without libraries
+    assert (done.code, done.out) == (2, "")
+    assert "torch_tpu or torch_xla" in done.err
+    assert "remedy" in done.err
+    assert taetpu("verify", "--python", sys.executable).code == 2
+    assert "'torch-matmul'" in taetpu("verify", "--torch", "torch-matmull").err
 
 
 @pytest.mark.slow

@@ -1,12 +1,13 @@
 """`taetpu verify`: checks of this machine."""
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from taetpu.cli.options import AsJson
 from taetpu.cli.output import log, print_json, print_table, print_text
-from taetpu.core.errors import Failed
+from taetpu.core.errors import Failed, UserError
 
 if TYPE_CHECKING:
     from taetpu.tpu.verifying.runner import Outcome
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
 def verify(
     checks: Annotated[
         list[str] | None, typer.Argument(metavar="CHECK", help="Run only these checks. Default: all checks.")
+    ] = None,
+    torch: Annotated[bool, typer.Option("--torch", help="Check PyTorch on a TPU instead of jax.")] = False,
+    python: Annotated[
+        str | None,
+        typer.Option("--python", metavar="PATH", help="The Python that has PyTorch. Default: that of taetpu."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -27,7 +33,15 @@ def verify(
     """
     from taetpu.tpu.verifying import runner
 
-    outcomes = runner.verify(checks or [], lambda name, done, total: log(f"check {done + 1} of {total}: {name}"))
+    def show(name: str, done: int, total: int) -> None:
+        log(f"check {done + 1} of {total}: {name}")
+
+    if python and not torch:
+        raise UserError("--python requires --torch", path=("--python",), remedy="Add --torch or omit --python.")
+    if torch:
+        outcomes = runner.verify_torch(python or sys.executable, checks or [], show)
+    else:
+        outcomes = runner.verify(checks or [], show)
     print_json(runner.as_data(outcomes)) if as_json else _print_outcomes(outcomes)
     if failed := [outcome for outcome in outcomes if outcome.finding.status == "FAILED"]:
         names = ", ".join(outcome.check.name for outcome in failed)

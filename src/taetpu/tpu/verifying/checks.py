@@ -8,7 +8,7 @@ from typing import Any, Literal
 from taetpu.core.errors import check_known
 
 Status = Literal["ok", "slow", "FAILED", "skipped"]
-Group = Literal["machine", "jax"]
+Group = Literal["machine", "jax", "torch"]
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,12 @@ class Check:
 
     @property
     def group(self) -> Group:
-        """Process in which the check runs: `machine` for this process, `jax` for a child process.
+        """Process in which the check runs: this one, a child with jax, or a child of the Python that has PyTorch.
 
-        Checks with jax run in a child process because a faulty driver may kill the process.
+        Checks of devices run in a child process because a faulty driver may kill the process.
         """
-        return "machine" if self.function.startswith("machine.") else "jax"
+        module = self.function.partition(".")[0]
+        return "machine" if module == "machine" else "torch" if module == "torch_script" else "jax"
 
     def run(self) -> Finding:
         """Run the check and return the result. An exception counts as a failure."""
@@ -64,8 +65,8 @@ class Check:
             return Finding("FAILED", f"{type(error).__name__}: {message}", {"traceback": traceback.format_exc()})
 
 
-DEVICES = "devices"
-"""Name of the check that starts jax. If it fails, the other checks in its process are skipped."""
+DEVICES, TORCH = "devices", "torch"
+"""Names of the checks that start jax and PyTorch. If one fails, the other checks in its process are skipped."""
 _SLOW = "Make sure that nothing else uses the device, and repeat the check. If it is slow twice, use another device."
 
 CHECKS = (
@@ -95,21 +96,41 @@ CHECKS = (
     ),
 )  # fmt: skip
 
+TORCH_CHECKS = (
+    Check(
+        TORCH, "PyTorch's TPU device", "torch_script.check_device", 180,
+        "Run `taetpu verify busy`: one process uses a TPU at a time. If no process does, reinstall torch_tpu. For "
+        "torch_xla, install the extra torch_xla[tpu], which has libtpu, and set PJRT_DEVICE=TPU.",
+    ),
+    Check(
+        "torch-matmul", "matmul against numpy", "torch_script.check_matmul", 180,
+        "Run `taetpu verify matmul` with jax. If it fails too, the chip or its driver is broken, so use another "
+        "machine.",
+    ),
+    Check(
+        "torch-training", "20 steps against numpy", "torch_script.check_training", 300,
+        "If torch-matmul is ok, install versions of torch and torch_tpu (or torch_xla) that match.",
+    ),
+)  # fmt: skip
+"""The checks of `taetpu verify --torch`. `torch_script` runs without this package, so they do not return a Finding."""
 
-def select_checks(names: list[str]) -> list[Check]:
-    """Return the named checks in the order of `CHECKS`, or all checks if `names` is empty.
 
-    The check `devices` is added if a named check needs jax.
+def select_checks(names: list[str], available: tuple[Check, ...] = CHECKS) -> list[Check]:
+    """Return the named checks in the order of `available`, or all of them if `names` is empty.
+
+    The check that starts jax or PyTorch is added if a named check needs it.
 
     Raises:
-        UserError: if no check has a given name.
+        UserError: if no available check has a given name.
     """
-    by_name = {check.name: check for check in CHECKS}
+    by_name = {check.name: check for check in available}
     for name in names:
         check_known(name, by_name, f"there is no check {name!r}")
     if not names:
-        return list(CHECKS)
+        return list(available)
     selected = {by_name[name] for name in names}
     if any(check.group == "jax" for check in selected):
         selected.add(by_name[DEVICES])
-    return [check for check in CHECKS if check in selected]
+    if any(check.group == "torch" for check in selected):
+        selected.add(by_name[TORCH])
+    return [check for check in available if check in selected]

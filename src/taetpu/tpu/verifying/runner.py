@@ -9,15 +9,21 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import IO, Any
 
-from taetpu.tpu.verifying.checks import DEVICES, Check, Finding, select_checks
+from taetpu.core.errors import UserError
+from taetpu.tpu.verifying.checks import DEVICES, TORCH, TORCH_CHECKS, Check, Finding, select_checks
 
 PAGE = "docs/verify.md"
 STDERR_LIMIT = 2000
 """Maximum number of characters kept from the standard error of a child process that failed."""
 OnStart = Callable[[str, int, int], None]
+STARTS = {DEVICES: "jax has no device", TORCH: "PyTorch has no TPU"}
+"""The checks on which those after them in their process depend, and why these are skipped if one fails."""
+JAX_WORKER = (sys.executable, "-m", "taetpu.tpu.verifying.worker")
+TORCH_INSTALL = "uv venv ~/torch && uv pip install -p ~/torch torch torch_tpu"
 
 
 @dataclass(frozen=True)
@@ -63,24 +69,74 @@ def verify(names: Sequence[str] = (), on_start: OnStart = lambda name, done, tot
     return outcomes + run_in_children([check for check in checks if check.group == "jax"], started)
 
 
-def run_in_children(checks: list[Check], on_start: Callable[[str], None]) -> list[Outcome]:
+def verify_torch(
+    python: str, names: Sequence[str] = (), on_start: OnStart = lambda name, done, total: None
+) -> list[Outcome]:
+    """Run the named checks of PyTorch, or all of them, with a Python, and return their outcomes.
+
+    Args:
+        python: path of a Python that has torch, numpy, and torch_tpu or torch_xla. It needs neither taetpu nor jax.
+        names: names of checks.
+        on_start: as for `verify`.
+
+    Raises:
+        UserError: if no check has a given name, or the Python lacks one of these packages.
+    """
+    checks = select_checks(list(names), TORCH_CHECKS)
+    order = [check.name for check in checks]
+    _require_torch(python)
+    worker = (python, str(Path(__file__).with_name("torch_script.py")))
+    return run_in_children(checks, lambda name: on_start(name, order.index(name), len(order)), worker)
+
+
+def _require_torch(python: str) -> None:
+    """Raise `UserError` unless a Python has numpy, torch, and torch_tpu or torch_xla."""
+    names = ("numpy", "torch", "torch_tpu", "torch_xla")
+    code = f"from importlib.util import find_spec; print(*(name for name in {names} if find_spec(name)))"
+    other = "Name a Python that has torch_tpu or torch_xla."
+    try:
+        done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        problem = f"{python} is not a Python that starts: {error}"
+        raise UserError(problem, path=("--python",), remedy=other) from None
+    if done.returncode != 0:
+        reason = (done.stderr.strip() or "no message").splitlines()[-1]
+        problem = f"{python} ended with exit code {done.returncode}: {reason}"
+        raise UserError(problem, path=("--python",), remedy=other)
+    installed = done.stdout.split()
+    missing = [name for name in names[:2] if name not in installed]
+    if not {"torch_tpu", "torch_xla"} & {*installed}:
+        missing.append("torch_tpu or torch_xla")
+    if missing:
+        remedy = f"Install PyTorch for TPUs, as in `{TORCH_INSTALL}`, and add --python ~/torch/bin/python."
+        raise UserError(f"{python} lacks {', '.join(missing)}", path=("--torch",), remedy=remedy)
+
+
+def run_in_children(
+    checks: list[Check], on_start: Callable[[str], None], worker: Sequence[str] = JAX_WORKER
+) -> list[Outcome]:
     """Run checks in a child process, and continue in a new process after a hang or crash.
 
-    If the check `devices` fails, the remaining checks are skipped.
+    If the check that starts jax or PyTorch fails, the remaining checks are skipped.
+
+    Args:
+        checks: the checks.
+        on_start: called with the name of each check when it starts.
+        worker: the command that runs the checks named in its further arguments.
     """
     outcomes: list[Outcome] = []
     while len(outcomes) < len(checks):
-        outcomes += _run_in_child(checks[len(outcomes) :], on_start)
+        outcomes += _run_in_child(checks[len(outcomes) :], on_start, worker)
         last = outcomes[-1]
-        if last.check.name == DEVICES and last.finding.status == "FAILED":
-            skipped = Finding("skipped", "jax has no device")
+        if last.check.name in STARTS and last.finding.status == "FAILED":
+            skipped = Finding("skipped", STARTS[last.check.name])
             outcomes += [Outcome(check, skipped, 0.0) for check in checks[len(outcomes) :]]
     return outcomes
 
 
-def _run_in_child(checks: list[Check], on_start: Callable[[str], None]) -> list[Outcome]:
-    """Run checks in one child process; stop after a check that ends the process, or if `devices` fails."""
-    command = [sys.executable, "-m", "taetpu.tpu.verifying.worker", *(check.name for check in checks)]
+def _run_in_child(checks: list[Check], on_start: Callable[[str], None], worker: Sequence[str]) -> list[Outcome]:
+    """Run checks in one child process; stop after a check that ends the process, or if a check in `STARTS` fails."""
+    command = [*worker, *(check.name for check in checks)]
     outcomes: list[Outcome] = []
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         child = subprocess.Popen(
@@ -94,7 +150,7 @@ def _run_in_child(checks: list[Check], on_start: Callable[[str], None]) -> list[
                 start = time.monotonic()
                 finding = _await_finding(lines, check, on_start) or _diagnose(child, check, errors)
                 outcomes.append(Outcome(check, finding, time.monotonic() - start))
-                if finding.status == "FAILED" and (check.name == DEVICES or child.poll() is not None):
+                if finding.status == "FAILED" and (check.name in STARTS or child.poll() is not None):
                     break
         finally:
             child.kill()
