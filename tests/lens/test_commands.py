@@ -1,6 +1,9 @@
 """The commands `taetpu lens sample`, `check` and `diff`."""
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -140,3 +143,27 @@ def test_positions_are_checked_before_a_model_computes(lens, monkeypatch, comman
     monkeypatch.delattr(taetpu.lens.attribution, "_build")
     with pytest.raises(UserError, match=r"position 12 .* 7 tokens"):
         lens(command, "small/baseline/0", "--text", "the fox", "--position", "12")
+
+
+@pytest.mark.slow
+def test_a_second_call_takes_the_programs_of_the_first(trained, tmp_path):
+    environment = os.environ | {"TAETPU_CACHE": str(tmp_path)}
+    environment.pop("JAX_COMPILATION_CACHE_DIR", None)
+    command = [
+        sys.executable,
+        "-m",
+        "taetpu",
+        "lens",
+        "logit-lens",
+        "small/baseline/0",
+        "--root",
+        "runs",
+        "--text",
+        "the",
+    ]
+    stored = []
+    for _ in range(2):
+        subprocess.run(command, cwd=trained, env=environment, check=True, capture_output=True)
+        stored.append({file.name for file in tmp_path.glob("programs/*/jit_*-cache")})
+    assert len(stored[0]) > 3
+    assert stored[0] == stored[1]

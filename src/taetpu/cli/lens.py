@@ -13,6 +13,7 @@ from taetpu.cli import (
     lens_sample,
     lens_score,
 )
+from taetpu.core.jax_setup import prepare_jax
 from taetpu.store.errors import ADDRESS_FORMS
 
 app = typer.Typer(
@@ -20,6 +21,13 @@ app = typer.Typer(
     f"ADDRESS is {ADDRESS_FORMS}; or the folder of a taetpu or Hugging Face model."
     "\n\nExample: taetpu lens perplexity latest story.txt",
 )
+
+
+@app.callback()
+def prepare() -> None:
+    """Store compiled programs, so that the next call of a command does not compile them again."""
+    prepare_jax()
+
 
 app.command()(lens_sample.sample)
 app.command()(lens_sample.check)

@@ -10,10 +10,11 @@ The first sentences give the formula and a short citation. The last paragraph ma
 import ast
 import inspect
 import re
+import sys
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from textwrap import dedent
+from types import ModuleType
 
 from taetpu.core.config import Config
 
@@ -68,17 +69,32 @@ def field_docs(cls: type[Config]) -> dict[str, str]:
 
 def _docstrings(cls: type) -> dict[str, str]:
     """Return the docstrings below the annotated names of a class; empty if it has no source."""
-    try:
-        (tree,) = ast.parse(dedent(inspect.getsource(cls))).body
-    except (OSError, TypeError):  # such as that of a class which `task_function` makes
-        return {}
-    assert isinstance(tree, ast.ClassDef)
+    tree = _classes(sys.modules.get(cls.__module__)).get(cls.__qualname__)
     texts: dict[str, str] = {}
-    for pair in pairwise(tree.body):
+    for pair in pairwise(tree.body if tree else ()):
         match pair:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(about))):
                 texts[name] = inspect.cleandoc(about)
     return texts
+
+
+@cache
+def _classes(module: ModuleType | None) -> dict[str, ast.ClassDef]:
+    """Return the classes in the source of a module by qualified name, such as `f.<locals>.A`; empty if it has none."""
+    try:
+        nodes = [("", ast.parse(inspect.getsource(module)))] if module else []
+    except (OSError, TypeError):  # such as that of a notebook
+        return {}
+    classes: dict[str, ast.ClassDef] = {}
+    while nodes:
+        prefix, node = nodes.pop()
+        if isinstance(node, ast.ClassDef):
+            classes[prefix + node.name] = node
+            prefix = f"{prefix}{node.name}."
+        elif isinstance(node, ast.FunctionDef):
+            prefix = f"{prefix}{node.name}.<locals>."
+        nodes += [(prefix, child) for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)]
+    return classes
 
 
 def _one_line(text: str) -> str:
