@@ -1,7 +1,7 @@
 """How long each command takes at tiny size, with an empty compile cache and with that of the call before.
 
 `python -m benchmarks.commands` trains a tiny model of text and calls the commands on it. Nearly all of their time is
-the start, tracing and compiling. CPU seconds tell how much work is done, also when other programs run; wall seconds only
+the start, tracing and compiling. CPU seconds tell how much work is done, also beside other programs; wall seconds only
 with nothing beside. Exits with 1 if a warm command takes more CPU seconds than its budget times `--factor`.
 """
 
