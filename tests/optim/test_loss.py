@@ -47,6 +47,15 @@ def test_gradients_equal_torchs():
     assert not np.asarray(ours)[WEIGHTS == 0].any()
 
 
+def test_gradient_of_the_loss_scatters_nothing():
+    """A scatter into an array of the logits' size would be stored beside the logits."""
+
+    def loss(x):
+        return sum_losses(x, TARGETS, WEIGHTS)["nll"]
+
+    assert "scatter" not in str(jax.make_jaxpr(jax.grad(loss))(jnp.asarray(LOGITS)))
+
+
 @pytest.mark.parametrize(
     ("row", "hits"),
     [([2, 2, 2, 2], [1 / 4] * 4), ([1, 3, 3, 0], [0, 1 / 2, 1 / 2, 0]), ([-1, -2, -2, -2], [1, 0, 0, 0])],

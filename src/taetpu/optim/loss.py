@@ -38,12 +38,38 @@ def position_losses(logits: Logits, targets: Targets, weights: Weights) -> dict[
     so that equal logits score 1 / vocab. This needs no argmax, which is expensive on a CPU.
     """
     top = jax.lax.stop_gradient(logits.max(-1))
-    picked = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-    nll = jnp.log(jnp.exp(logits - top[..., None]).sum(-1)) + (top - picked)
+    nll, picked = _cross_entropy(logits, targets, top)
     # At least 1, because no logit is equal to a maximum of NaN.
     sharing = jnp.maximum((logits >= top[..., None]).sum(-1), 1)
     hit = (picked >= top) / sharing
     return {"nll": nll * weights, "correct": hit * weights, "weight": weights}
+
+
+@jax.custom_vjp
+def _cross_entropy(logits: Logits, targets: Targets, top: Weights) -> tuple[Weights, Weights]:
+    """Return the cross entropy and the target's logit, which has no gradient, given the largest logits.
+
+    The gradient of the pick alone would be a scatter into an array of the logits' size, for which XLA stores two such
+    arrays in float32. Here it is a comparison, and XLA computes the gradient with respect to all logits in one pass.
+    """
+    return _cross_entropy_forward(logits, targets, top)[0]
+
+
+def _cross_entropy_forward(logits: Logits, targets: Targets, top: Weights) -> tuple[Any, Any]:
+    picked = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    total = jnp.exp(logits - top[..., None]).sum(-1)
+    return (jnp.log(total) + (top - picked), picked), (logits, targets, top, total)
+
+
+def _cross_entropy_backward(saved: Any, gradients: Any) -> tuple[Any, None, None]:
+    logits, targets, top, total = saved
+    g = gradients[0]
+    pulled = jnp.exp(logits - top[..., None]) * (g / total)[..., None]
+    is_target = jnp.arange(logits.shape[-1]) == targets[..., None]
+    return jnp.where(is_target, pulled - g[..., None], pulled), None, None
+
+
+_cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
 
 
 def trained_sum(sums: Mapping[str, Any]) -> Any:
