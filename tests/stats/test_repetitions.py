@@ -47,7 +47,8 @@ def test_repetition_is_judged_as_a_study_of_its_seeds(tmp_path):
     alone = compute_results(made_study(tmp_path, values, name="alone", noise="moderated"))
     judged = [f"{arm['name']} is {arm['verdict']}" for arm in alone["arms"] if arm["verdict"] in ("better", "worse")]
     assert judged
-    assert ", ".join(judged) in check(whole, f"at most 0 of {NUMBER} repetitions have a false verdict").evidence
+    checked = check(whole, f"at most 0 of {NUMBER} repetitions have a false verdict")
+    assert ", ".join(judged) in checked.evidence
 
 
 @pytest.mark.parametrize("number", [0, 3, 40])
