@@ -16,7 +16,7 @@ def render_row(entry: Entry) -> str:
     by = f"{source.by}, *{source.title}*" + (f", arXiv {source.arxiv}" if source.arxiv else "")
     values = "" if seen is None else f"{seen.values}. {seen.reason}".strip() if seen.reason else seen.values
     cells = [
-        f"[`taetpu gallery run {entry.name}`](../studies/gallery/{entry.name}.yaml)",
+        f"[`taetpu gallery run {entry.name}`](../src/taetpu/study/gallery/{entry.name}.yaml)",
         f"{entry.claim} {by} (read: {source.read})",
         entry.tolerance,
         entry.outcome,
@@ -41,4 +41,4 @@ def test_page_has_the_table_of_the_index() -> None:
 def test_studies_that_were_not_run_have_no_numbers() -> None:
     for entry in read_gallery().values():
         assert (entry.outcome == NOT_RUN) == (entry.measured is None)
-        assert entry.measured is None or 0 < entry.measured.seconds
+        assert entry.measured is None or entry.measured.seconds > 0

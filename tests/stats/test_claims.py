@@ -162,3 +162,43 @@ def test_sizes_of_negated_or_inconclusive_claims_are_refused(text: str) -> None:
 def test_unknown_arms_are_refused(name: str) -> None:
     with pytest.raises(UserError, match=f"study 'toy' has no arm '{name}'"):
         check_claim(parse_claim(f"{name} is worse", ()), RESULTS, ())
+
+
+def table(number: int, mean: float | None, sd: float | None) -> dict[str, Any]:
+    """A post-hoc table of an arm with four runs."""
+    values = {"effective number": {"number": number, "mean": mean, "sd": sd}}
+    return {"name": "heads-mean", "arms": [{"name": "baseline", "runs": 4, "values": values}]}
+
+
+MEASURES: dict[str, tuple[tuple[int, float | None, float | None], bool]] = {
+    # the half width for a standard deviation of 0.5 over 4 runs is 3.182 * 0.5 / 2 = 0.796
+    "effective number of heads-mean in baseline is below 5.8": ((4, 5.0, 0.5), True),
+    "effective number of heads-mean in baseline is below 5.7": ((4, 5.0, 0.5), False),
+    "effective  number of heads-mean in baseline is above 4.2": ((4, 5.0, 0.5), True),
+    "effective number of heads-mean in baseline is above 1": ((3, 5.0, 0.5), False),
+    "effective number of heads-mean in baseline is above 0": ((4, None, None), False),
+}
+"""Claims about a measure of a table; its number of runs, mean and standard deviation, and whether the claims hold."""
+
+
+@pytest.mark.parametrize("text", MEASURES)
+def test_measures_of_tables_are_compared_with_the_interval_over_seeds(text) -> None:
+    row, holds = MEASURES[text]
+    results: Any = {**MEASURED, "post_hoc": [table(*row)]}
+    assert check_claim(parse_claim(text, ()), results, ()).holds == holds
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("effective number of heads-zero in baseline is below 5", "heads-mean"),
+        ("effective numbers of heads-mean in baseline is below 5", "effective number"),
+        ("effective number of heads-mean in bassline is below 5", "baseline"),
+    ],
+)
+def test_unknown_tables_and_measures_are_refused(text, named) -> None:
+    results: Any = {**MEASURED, "post_hoc": [table(4, 5.0, 0.5)]}
+    with pytest.raises(UserError) as caught:
+        check_claim(parse_claim(text, ("claims", 0)), results, ("claims", 0))
+    assert named in str(caught.value.remedy)
+    assert caught.value.path == ("claims", 0)
