@@ -56,6 +56,7 @@ LEVELS = {
     "baseline is below 1": True,
     "baseline is below 0.99": False,
     "nope is below 1e-3": True,
+    "sure is above 0.999": True,
     "same is above 0": False,
     "open is above 0": False,
 }
@@ -83,6 +84,7 @@ def measured(name: str, *values: float | None) -> dict[str, Any]:
 MEASURED: Any = {
     "study": "toy", "primary": "val/accuracy",
     "arms": [measured("baseline", 0.989, 0.990, 0.991), measured("nope", 0.0, 0.0), measured("same", 0.5),
+             measured("sure", 1.0, 1.0, 1.0),
              measured("open", 0.5, 0.5, None)],
 }  # fmt: skip
 

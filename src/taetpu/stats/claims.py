@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
 from scipy import stats
 
 from taetpu.core.errors import KeyPath, UserError, check_known, suggest
@@ -202,7 +203,7 @@ def _check_level(claim: LevelClaim, results: Results, where: KeyPath) -> Finding
         mean, low, high = wilson(Count(solved, len(values) - solved), float(stats.norm.isf(0.025)))
     else:
         mean = sum(values) / len(values)
-        half = _half_width(float(stats.tstd(values)), len(values))
+        half = _half_width(float(np.std(values, ddof=1)), len(values))
         low, high = mean - half, mean + half
     rung = arms[claim.arm].get("role", {}).get("ladder", {}).get("rung", "")
     task = plan.get("tasks", {}).get(rung, {"primary": results["primary"]})
