@@ -30,7 +30,7 @@ def here(tmp_path, monkeypatch):
 
 def test_all_blocks_are_python_or_commands():
     assert {language for blocks in BLOCKS.values() for language, _ in blocks} == {"python", ""}
-    assert [len(texts) for texts in PYTHON.values()] == [6, 1, 12]
+    assert [len(texts) for texts in PYTHON.values()] == [6, 1, 13]
 
 
 @pytest.mark.parametrize("name", PYTHON)
