@@ -130,13 +130,14 @@ def test_the_worst_code(taetpu, here, write, monkeypatch, codes, worst):
 
 
 @pytest.mark.slow
-def test_models_and_programs_and_plugins_of_one_name(process, here, write):
+def test_models_and_programs_and_plugins_of_one_name(here, write):
     """Two plug-ins of the same kind name, in different files, do not collide."""
     for name, factor in (("one", 2), ("two", 3)):
         (here / f"{name}.py").write_text(PLUGIN.format(factor=factor))
         (here / f"{name}.yaml").write_text(
             TINY.replace("tiny", name) + f"seeds: 1\nplugins: [{name}.py]\narms: {{scaled: {{model.after: times}}}}\n"
         )
-    done = process("run", "one.yaml", write("program"), "two.yaml")
-    assert done.code == 0, done.err
+    words = command("run", "one.yaml", write("program"), "two.yaml")
+    done = subprocess.run(words, cwd=here, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stderr
     assert trained(here / "runs") == ["one", "program", "two"]

@@ -1,5 +1,6 @@
 """The start of the command: speed, help, and usage errors."""
 
+import re
 import subprocess
 import sys
 import time
@@ -40,9 +41,9 @@ def test_start_takes_less_than_a_third_of_a_second(args):
 def test_help_lists_every_command(taetpu):
     code, out, err = taetpu("--help")
     assert (code, err) == (0, "")
-    listed = [line.split()[0] for line in out.partition("Commands:\n")[2].splitlines()]
-    assert sorted(listed) == sorted(COMMANDS)
-    summaries = {line.split()[0]: line.split(maxsplit=1)[1] for line in out.partition("Commands:\n")[2].splitlines()}
+    listed = re.split(r"^  (?=\S)", out.partition("Commands:\n")[2], flags=re.MULTILINE)[1:]  # summaries may be wrapped
+    summaries = {name: " ".join(summary) for name, *summary in map(str.split, listed)}
+    assert sorted(summaries) == sorted(COMMANDS)
     assert summaries == {name: command.get_short_help_str(100) for name, command in commands().items()}
     assert taetpu().out == out  # no command at all shows the same
 

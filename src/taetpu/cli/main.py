@@ -42,6 +42,7 @@ COMMANDS = {
     "doctor": ("cloud_resources:doctor", "Check the account, project and network, and look for key files."),
     "lens": ("lens:app", "Inspect trained and imported models."),
     "data": ("data:app", "Show and prepare the data of studies."),
+    "import-config": ("import_config:import_config", "Translate configs of other systems into study files."),
     "model": ("model:app", "Import Hugging Face models, and export models to transformers."),
     "tpu": ("tpu:app", "Cloud TPUs."),
     "dev": ("tpu_hosts:dev_app", "Try files on a TPU."),
