@@ -34,7 +34,7 @@ def execute(notebook: nbformat.NotebookNode, folder: Path | str) -> nbformat.Not
     environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environ["PATH"]])
     environ |= {"COLUMNS": "100", "NO_COLOR": "1", "HF_HUB_OFFLINE": "1"}
     about = {"metadata": {"path": str(folder)}}
-    settings = {"timeout": 600, "resources": about, "record_timing": False, "coalesce_streams": True}
+    settings = {"timeout": 1800, "resources": about, "record_timing": False, "coalesce_streams": True}
     return NotebookClient(notebook, **settings).execute(env=environ)
 
 

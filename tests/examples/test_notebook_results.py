@@ -114,3 +114,42 @@ def test_the_changes_of_a_function_and_of_a_script_have_the_verdicts_of_the_text
     assert between_seeds > 2 * abs(found["effects"]["relu"])
     assert found["judged"] == {"plain": "baseline", "dropout": "better", "mixup": "inconclusive"}
     assert set(found["apart"].values()) == {"baseline", "inconclusive"}
+
+
+@pytest.mark.slow
+def test_own_tokens_are_those_of_the_text(tmp_path):
+    lengths = "{row['arm']: row['tokens'] for row in rows}"
+    verdicts, tokens, chosen = run("03-own-data-and-tokenizer", f"[{VERDICTS}, {lengths}, text.text]", tmp_path)
+    assert verdicts.keys() == {"baseline", "bytes", "pairs", "own"}
+    assert verdicts["own"] == "better"
+    assert tokens["own"] < tokens["baseline"] / 2
+    assert tokens["baseline"] < tokens["bytes"]  # a letter such as ł has two bytes
+    assert "wind comes from" in chosen
+
+
+@pytest.mark.slow
+def test_intents_are_classified(tmp_path):
+    expression = f"[{VERDICTS}, {{arm['name']: arm['mean'] for arm in outcome.results['arms']}}, len(intents)]"
+    verdicts, means, number = run("07-classify", expression, tmp_path)
+    assert number == 77
+    assert means["baseline"] > 0.7
+    assert verdicts["no-attention"] == "worse"
+
+
+@pytest.mark.slow
+def test_the_compiler_of_a_tpu_plans_the_study(tmp_path):
+    pytest.importorskip("libtpu")
+    found = {row["arm"]: row for row in run("08-plan-for-a-tpu", "programs.to_dict('records')", tmp_path)}
+    assert found.keys() == {"baseline", "narrow-heads", "lstm"}
+    assert found["lstm"]["step from (ms)"] > 5 * found["baseline"]["step to (ms)"]
+    assert all(row["step from (ms)"] < row["step to (ms)"] for row in found.values())
+
+
+@pytest.mark.slow
+def test_pytorch_and_jax_learn_the_same(tmp_path):
+    pytest.importorskip("torch")
+    agree = "float(np.abs(jax.vmap(copied)(images) - logits).max())"
+    means = "table.groupby('library').accuracy.mean().to_dict()"
+    difference, accuracies = run("11-pytorch-and-jax", f"[{agree}, {means}]", tmp_path)
+    assert difference < 1e-5
+    assert min(accuracies.values()) > 0.7

@@ -98,8 +98,9 @@ def test_the_first_cell_names_all_that_it_installs(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_commands_of_a_notebook_exist(name):
-    lines = [line for cell in code_cells(read(name)) for line in cell.source.splitlines()]
-    commands = [line.partition("!")[2] for line in lines if re.match(r"(\w+ = )?!taetpu ", line)]
+    cells = [cell.source.splitlines() for cell in code_cells(read(name))]
+    commands = [line.partition("!")[2] for lines in cells for line in lines if re.match(r"(\w+ = )?!taetpu ", line)]
+    commands += [line.partition(" 2>")[0] for lines in cells for line in lines[1:] if lines[0] == "%%bash"]
     named = re.findall(r"`(taetpu [^`]*)`", "".join(cell.source for cell in read(name).cells))
     assert [problem for line in [*commands, *named] if (problem := wrong(line))] == []
 
