@@ -3,11 +3,13 @@
 `python -m benchmarks.gpu`, on a machine with a GPU and a CUDA build of jax and PyTorch; elsewhere it says that nothing
 was measured. `--device cpu --small` goes through all of it at tiny sizes, to see that it works; its figures mean
 nothing. Contestants take turns, each in a process of its own, in bfloat16 (PyTorch by autocast).
+
+Compute options, the batch and XLA's flags of taetpu are options of the command. `--levers` measures each of them alone
+against the defaults, for the model of `--case`, and prints one table within `--minutes` (see `benchmarks.gpu_levers`).
 """
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections.abc import Mapping
@@ -16,14 +18,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from benchmarks import gpu_levers
 from benchmarks.contest import Contestant, Round, over_rounds, take_turns
+from benchmarks.gpu_levers import COMMAND, Lever
 
-COMMAND = (sys.executable, "-m", "benchmarks.gpu", "--answer")
 ROUNDS, SECONDS = 3, 5.0
 PACK = 64
 SIZES = {
     "gpt2": {"dim": 768, "layers": 12, "heads": 12, "seq": 1024, "batch": 16, "vocab": 50304},
     "dim-128": {"dim": 128, "layers": 4, "heads": 4, "seq": 128, "batch": 8, "vocab": 128},
+    "dim-1536": {"dim": 1536, "layers": 24, "heads": 24, "seq": 1024, "batch": 16, "vocab": 50304},
 }
 SMALL = {name: {"dim": 16, "layers": 2, "heads": 2, "seq": 32, "batch": 2, "vocab": 64} for name in SIZES}
 CONTESTS = {
@@ -33,12 +37,13 @@ CONTESTS = {
         "PyTorch, compiled": {"compiled": True},
     },
 }  # fmt: skip
+CONTESTS["dim-1536"] = CONTESTS["gpt2"]
 
 
 class Ours:
     """A pack of taetpu on jax's first device."""
 
-    def __init__(self, sizes: Mapping[str, int], width: int):
+    def __init__(self, sizes: Mapping[str, int], width: int, compute: Mapping[str, Any]):
         from taetpu.core.config_parsing import load_config
         from taetpu.data.synthetic.answers import SPECIALS
         from taetpu.spec.study_config import RunConfig
@@ -54,7 +59,7 @@ class Ours:
         }  # fmt: skip
         task = {"kind": "copy", "seq_len": sizes["seq"], "symbols": sizes["vocab"] - len(SPECIALS), "min_length": 2,
                 "max_length": 6, "eval_size": 8}  # fmt: skip
-        train = {"steps": 10**6, "batch_size": sizes["batch"]}
+        train = {"steps": 10**6, "batch_size": sizes["batch"], "compute": compute}
         config = load_config(RunConfig, {"task": task, "model": model, "train": train}).resolve()
         source = config.task.prepare(Path())
         how = {
@@ -64,7 +69,13 @@ class Ours:
         }
         self.trial = StepTimer(config, source, Layout(width), **how)
         shape = (config.model, source.vocab_size, source.seq_len)
-        self.about = {"params": num_params(*shape), "flops_per_token": flops_per_token(*shape), "device": device_kind()}
+        self.about = {
+            "params": num_params(*shape),
+            "flops_per_token": flops_per_token(*shape),
+            "device": device_kind(),
+            "compute": how["execution"].non_default | {"unroll": how["execution"].unroll},
+            "peak_bytes": peak_bytes(),
+        }
         self.tokens = width * sizes["batch"] * sizes["seq"]
 
     def window(self, seconds: float) -> float:
@@ -76,6 +87,13 @@ def device_kind() -> str:
     import jax
 
     return jax.devices()[0].device_kind
+
+
+def peak_bytes() -> int | None:
+    """Return the most bytes of device memory that this process has used; None on a CPU."""
+    import jax
+
+    return (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
 
 
 class PyTorch:
@@ -127,23 +145,30 @@ def answer() -> None:
     answers, sys.stdout = sys.stdout, sys.stderr
     asked = json.loads(sys.stdin.readline())
     sizes, ours = asked["sizes"], "width" in asked
-    one = Ours(sizes, asked["width"]) if ours else PyTorch(sizes, asked["device"], asked["compiled"])
+    one = (
+        Ours(sizes, asked["width"], asked.get("compute", {}))
+        if ours
+        else PyTorch(sizes, asked["device"], asked["compiled"])
+    )
     print(json.dumps(one.about), file=answers, flush=True)
     for line in sys.stdin:
         print(json.dumps({"rate": one.window(json.loads(line))}), file=answers, flush=True)
 
 
-def measure(name: str, sizes: Mapping[str, int], device: str, rounds: int, seconds: float) -> dict[str, Any]:
+def measure(
+    name: str, sizes: Mapping[str, int], device: str, rounds: int, seconds: float, asked: Lever
+) -> dict[str, Any]:
     """Return the tokens per second of each contestant, ratios within rounds, and the share of the device's peak."""
     from taetpu.core.chips import find_peak
 
-    platform = {"cuda": "cuda", "cpu": "cpu"}[device]
-    environ = {**os.environ, "JAX_PLATFORMS": platform, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "HF_HUB_OFFLINE": "1"}
     with ExitStack() as stack, ThreadPoolExecutor() as pool:  # contestants compile side by side
 
         def start(who: str) -> Contestant:
             began = time.perf_counter()
-            child = Contestant(COMMAND, {"sizes": dict(sizes), "device": device, **CONTESTS[name][who]}, environ)
+            how = {**CONTESTS[name][who], "compute": dict(asked.compute)}
+            child = Contestant(
+                COMMAND, {"sizes": dict(sizes), "device": device, **how}, gpu_levers.environ(device, asked.flags)
+            )
             stack.callback(child.close)
             print(f"{name}, {who}: ready after {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
             return child
@@ -161,6 +186,7 @@ def measure(name: str, sizes: Mapping[str, int], device: str, rounds: int, secon
     first = next(iter(ready))
     return {
         "device": ours["device"],
+        "compute": ours["compute"],
         "params": {who: child.about["params"] for who, child in ready.items()},
         "tokens_per_second": {who: over_rounds(rates, lambda one, w=who: one[w]["rate"]) for who in ready},
         "ratio": {who: over_rounds(rates, lambda one, w=who: one[w]["rate"] / one[first]["rate"]) for who in ready},
@@ -180,12 +206,17 @@ def show(name: str, found: Mapping[str, Any]) -> str:
 
 
 def main() -> None:
-    """Print a table for each contest."""
+    """Print a table for each contest, or one of all levers."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--answer", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--small", action="store_true", help="tiny sizes and short windows")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="seconds of each timed window")
+    parser.add_argument("--case", choices=SIZES, action="append", help="the model; gpt2 and dim-128 by default")
+    parser.add_argument("--levers", action="store_true", help="each lever alone against the defaults, in one table")
+    parser.add_argument("--minutes", type=float, default=7.5, help="time limit of --levers")
+    parser.add_argument("--at-once", type=int, default=3, help="contestants of --levers in memory at once")
+    gpu_levers.add_options(parser)
     parser.add_argument("--json", type=Path, help="where to write everything that was measured")
     options = parser.parse_args()
     if options.answer:
@@ -194,9 +225,18 @@ def main() -> None:
         print("no NVIDIA GPU is here: nothing was measured")
         return None
     sizes, rounds, seconds = (SMALL, 2, 0.2) if options.small else (SIZES, ROUNDS, options.seconds)
-    found = {}
-    for name, one in sizes.items():
-        found[name] = measure(name, one, options.device, rounds, seconds)
+    asked, found = gpu_levers.read_options(options), {}
+    cases = options.case or (["gpt2"] if options.levers else ["gpt2", "dim-128"])
+    for name in cases:
+        usual = gpu_levers.SIZES.get(name, {}) if options.levers and not options.small else {}
+        one = {**sizes[name], **usual, **asked.sizes}
+        if options.levers:
+            limits = gpu_levers.Limits(60 * options.minutes / len(cases), options.at_once, rounds, seconds)
+            width = PACK if name == "dim-128" else 1
+            found[name] = gpu_levers.measure_levers(one, width, options.device, asked, limits)
+            print(f"{gpu_levers.show(name, found[name])}\n", flush=True)
+            continue
+        found[name] = measure(name, one, options.device, rounds, seconds, asked)
         print(f"{show(name, found[name])}\n", flush=True)
     if options.json:
         options.json.write_text(json.dumps(found, indent=1))
