@@ -72,6 +72,16 @@ def test_plan_results_times_and_report_are_replaced(study: StudyFolder):
     assert study.store.read(f"{study.name}/report/index.html") == b"<p>2"
 
 
+def test_waits_add_up_and_a_damaged_one_is_replaced(study: StudyFolder):
+    study.add_wait("idle", 1.5)
+    study.add_wait("idle", 2.0)
+    assert study.read_pack_times() == {"idle": {"parts": {"waited": 3.5}}}
+    study.store.write(f"{study.name}/times/idle.json", b"{", replace=True)
+    assert study.read_pack_time("idle") == {}
+    study.add_wait("idle", 2.0)
+    assert study.read_pack_time("idle") == {"parts": {"waited": 2.0}}
+
+
 def test_pack_state_is_a_folder_until_deleted(study: StudyFolder):
     folder = study.pack("p0").folder()
     (folder / "deep").mkdir()

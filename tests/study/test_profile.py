@@ -17,7 +17,7 @@ from taetpu.study.pack_training import StudyTrainer
 from taetpu.study.run import parse_profile
 from taetpu.train.callbacks import Callback
 from taetpu.train.layout import AUTO
-from taetpu.train.program import ProgramCache
+from taetpu.train.program_cache import ProgramCache
 
 STUDY = TINY.replace("steps: 6, batch_size: 4, eval_every: 6", "steps: 20, batch_size: 4, eval_every: 10")
 

@@ -4,8 +4,9 @@ import math
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 
 from taetpu.core.errors import StudyFailed, UserError
 from taetpu.spec.eval_sample import Sample
@@ -22,7 +23,7 @@ from taetpu.train.memory import out_of_memory
 from taetpu.train.pack_clock import PackClock
 from taetpu.train.pack_plan import Pack
 from taetpu.train.profile import Profile
-from taetpu.train.program import ProgramCache
+from taetpu.train.program_cache import ProgramCache, compiles_ahead
 from taetpu.train.reload_check import NotReproduced
 from taetpu.train.result_writer import ResultWriter, environment
 from taetpu.train.step_time import remember_step
@@ -66,32 +67,33 @@ def train_packs(
     trainer = StudyTrainer(folder, sources, callback, sample or stored_sample(folder), profile)
     callback.on_train_begin(sum(run_steps(run, sources) for pack in queue for run in pack.runs))
     failed, number = [], 0
-    while queue:
-        number, pack, queue = number + 1, queue[0], queue[1:]
-        runs = pack.runs
-        try:
-            with folder.claim_pack(pack.id):
-                if not pack.unfinished:  # another process has finished it
-                    continue
-                callback.on_pack_begin(number, number + len(queue), runs)
-                error = trainer.train(pack)
-        except ClaimHeld as other:
-            if held is None:
-                problem = f"pack {pack.id} is being trained by another process: {other.problem}"
-                raise ClaimHeld(problem, file=other.file, remedy=other.remedy) from None
-            held.add(pack.id)
-            continue
-        if error is not None and out_of_memory(error) and pack.plan.width > 1:
-            with change_plan():
-                halves = packs.halve(pack)
-            callback.on_pack_split(runs, [half.plan for half in halves], error)
-            queue = [*halves, *queue]
-        elif error is not None:
-            bad = tuple(run for run in runs if run.id in error.runs) if isinstance(error, NotReproduced) else runs
-            failed.append(Failure(bad, error))
-            callback.on_pack_failed(bad, error)
-        else:
-            callback.on_pack_end(runs)
+    with closing(trainer.programs):
+        while queue:
+            number, pack, queue = number + 1, queue[0], queue[1:]
+            runs = pack.runs
+            try:
+                with folder.claim_pack(pack.id):
+                    if not pack.unfinished:  # another process has finished it
+                        continue
+                    callback.on_pack_begin(number, number + len(queue), runs)
+                    error = trainer.train(pack, following=queue)
+            except ClaimHeld as other:
+                if held is None:
+                    problem = f"pack {pack.id} is being trained by another process: {other.problem}"
+                    raise ClaimHeld(problem, file=other.file, remedy=other.remedy) from None
+                held.add(pack.id)
+                continue
+            if error is not None and out_of_memory(error) and pack.plan.width > 1:
+                with change_plan():
+                    halves = packs.halve(pack)
+                callback.on_pack_split(runs, [half.plan for half in halves], error)
+                queue = [*halves, *queue]
+            elif error is not None:
+                bad = tuple(run for run in runs if run.id in error.runs) if isinstance(error, NotReproduced) else runs
+                failed.append(Failure(bad, error))
+                callback.on_pack_failed(bad, error)
+            else:
+                callback.on_pack_end(runs)
     return failed
 
 
@@ -99,11 +101,13 @@ def train_packs(
 class StudyTrainer:
     """Trains packs of a study.
 
-    Packs with the same structure and layout share a program. Only the last program is kept in memory.
+    Packs with the same structure and layout share a program. The last program is kept in memory, and one that
+    is compiled ahead.
 
     Attributes:
         profile: the number of steps to trace in each pack.
         alone: whether no other pack trains at the same time; see `PackTrainer`.
+        ahead: whether the program of a following pack is compiled while a pack trains.
     """
 
     folder: StudyFolder
@@ -113,8 +117,9 @@ class StudyTrainer:
     profile: int = 0
     alone: bool = True
     programs: ProgramCache = field(default_factory=ProgramCache)
+    ahead: bool = field(default_factory=compiles_ahead)
 
-    def train(self, pack: Pack, waited: float = 0.0) -> Exception | None:
+    def train(self, pack: Pack, waited: float = 0.0, following: Sequence[Pack] = ()) -> Exception | None:
         """Train a pack to its end. Return the error that stopped the training, or None if the pack was trained.
 
         The error is returned instead of raised, so that the study can continue with other packs. Only `UserError` and
@@ -123,22 +128,31 @@ class StudyTrainer:
         Args:
             pack: the pack. The caller holds its claim.
             waited: the seconds that passed since the pack was assigned to this process.
+            following: the packs that this process trains next.
         """
         with pack_clock(self.folder, pack, waited) as clock:
-            return self.train_timed(pack, clock)
+            return self.train_timed(pack, clock, following)
 
-    def train_timed(self, pack: Pack, clock: PackClock) -> Exception | None:
+    def compile_ahead(self, pack: Pack, following: Sequence[Pack]) -> None:
+        """Start to compile the next program that differs from that of `pack`, which is being trained."""
+        if self.ahead and not self.profile:  # the profile lists all compilations as those of its pack
+            other = next((each for each in following if each.program_key != pack.program_key), None)
+            if other is not None:
+                self.programs.compile_ahead(other, self.sources.prepare(other.config), self.sample)
+
+    def train_timed(self, pack: Pack, clock: PackClock, following: Sequence[Pack]) -> Exception | None:
         """Train a pack as `train` does, while `clock` measures its time."""
         source = self.sources.prepare(pack.config)
         profile = Profile(self.folder, pack.id, self.profile) if self.profile else None
         try:
-            program = self.programs.get(pack, source)
+            with clock.spend("compiled"):
+                program = self.programs.get(pack, source)
             starts = [self.sources.start(run.config, run.seed) for run in pack.runs]
             writer = ResultWriter(pack, program, environment(), starts)
             evaluator = Evaluator(program, pack.runs, self.sample, self.sources.items(pack.config))
             trainer = PackTrainer(
                 pack, program, self.folder, writer, evaluator, self.callback, profile, starts, self.alone,
-                clock,
+                clock, partial(self.compile_ahead, pack, following),
             )  # fmt: skip
             trainer.run()
         except (UserError, StudyFailed):

@@ -21,7 +21,7 @@ from taetpu.store.study import StudyFolder
 from taetpu.train.callbacks import Callback
 from taetpu.train.evaluator import Evaluator
 from taetpu.train.pack_plan import Pack, PackPlan, Run
-from taetpu.train.program import ProgramCache
+from taetpu.train.program_cache import ProgramCache
 from taetpu.train.reload_check import NotReproduced
 from taetpu.train.result_writer import NoWriter
 from taetpu.train.trainer import PackTrainer

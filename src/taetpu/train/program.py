@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, Int, PyTree, Shaped
 from taetpu.core.distributed import to_devices, to_host
 from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import named, root_key
-from taetpu.core.static_dynamic import bind, split
+from taetpu.core.static_dynamic import bind
 from taetpu.data.base import Batch, Source, Split, array_shapes, evaluation_order
 from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
 from taetpu.nn.embedding import check_tokens
@@ -34,7 +34,6 @@ from taetpu.spec.study_config import ResolvedConfig
 from taetpu.train.device_capabilities import Capabilities, Device, platform_of
 from taetpu.train.layout import Layout
 from taetpu.train.memory import TABLE_BYTES
-from taetpu.train.pack_plan import Pack
 from taetpu.train.run_axis import DIVIDED, RUNS, SHARED, make_mesh, map_sequentially, with_local_table
 from taetpu.train.sample import answer, continue_tokens
 from taetpu.train.selection import Losses, first_windows, select
@@ -466,26 +465,3 @@ class Program:
 def stack_numbers(numbers: Sequence[Mapping[str, Value]]) -> dict[str, Float[np.ndarray, "run ..."]]:
     """Return the traced values of several runs as float32 arrays with a leading run axis, by path."""
     return {path: np.stack([np.asarray(n[path], np.float32) for n in numbers]) for path in numbers[0]}
-
-
-class ProgramCache:
-    """A cache of the last pack's program, which the next pack often shares. Earlier programs are freed."""
-
-    def __init__(self) -> None:
-        self.programs: dict[str, Program] = {}
-
-    def get(self, pack: Pack, source: Source) -> Program:
-        """Return the program of a pack; `source` is the pack's prepared task."""
-        key, plan = pack.program_key, pack.plan
-        if key not in self.programs:
-            self.clear()
-            structure, _ = split(pack.config, frozenset(plan.live))
-            self.programs[key] = Program(
-                structure, source, plan.layout, steps=structure.train.total_steps(source.num_windows),
-                precision=plan.precision, execution=plan.compute,
-            )  # fmt: skip
-        return self.programs[key]
-
-    def clear(self) -> None:
-        """Free the cached program."""
-        self.programs.clear()

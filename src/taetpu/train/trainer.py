@@ -81,6 +81,7 @@ class PackTrainer:
         starts: the stored models that the runs start from; None for runs whose parameters are drawn.
         alone: whether no other pack trains at the same time. Otherwise, the times of steps are not stored.
         clock: measures what the time of the pack is spent on.
+        when_compiled: called after the first dispatch, which compiles the train step.
     """
 
     pack: Pack
@@ -93,6 +94,7 @@ class PackTrainer:
     starts: Sequence[StoredParameters | None] = ()
     alone: bool = True
     clock: PackClock = field(default_factory=PackClock)
+    when_compiled: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
         self.plan, self.runs = self.pack.plan, self.pack.runs
@@ -253,7 +255,9 @@ class PackTrainer:
         profiled = self.profile is not None and self.profile.affects_time(self.buffer.end)
         if self.compiled and not profiled:
             self.timed, self.timed_steps = self.timed + now - since, self.timed_steps + steps
-        self.compiled = True
+        if not self.compiled:
+            self.compiled = True
+            self.when_compiled()
         self.dispatch = dispatch_size(self.dispatch, steps / max(now - since, 1e-6))
         return now
 
