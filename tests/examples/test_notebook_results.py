@@ -128,6 +128,17 @@ def test_own_tokens_are_those_of_the_text(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_model_of_transformers_is_fine_tuned_and_returned(tmp_path):
+    pytest.importorskip("transformers")
+    pytest.importorskip("torch")
+    final = "float(np.abs(tuned(sample.numpy()).logits - theirs).max())"
+    first = "float(np.abs(model(sample.numpy()).logits - gpt2(sample).logits.detach().numpy()).max())"
+    verdicts, *differences = run("06-fine-tune", f"[{VERDICTS}, {first}, {final}]", tmp_path)
+    assert verdicts["scratch"] == "worse"
+    assert max(differences) < 1e-4
+
+
+@pytest.mark.slow
 def test_intents_are_classified(tmp_path):
     expression = f"[{VERDICTS}, {{arm['name']: arm['mean'] for arm in outcome.results['arms']}}, len(intents)]"
     verdicts, means, number = run("07-classify", expression, tmp_path)
@@ -143,6 +154,23 @@ def test_the_compiler_of_a_tpu_plans_the_study(tmp_path):
     assert found.keys() == {"baseline", "narrow-heads", "lstm"}
     assert found["lstm"]["step from (ms)"] > 5 * found["baseline"]["step to (ms)"]
     assert all(row["step from (ms)"] < row["step to (ms)"] for row in found.values())
+
+
+@pytest.mark.slow
+def test_eight_devices_compute_what_one_does(tmp_path):
+    largest = "float(losses['difference'].abs().max())"
+    found = run("09-eight-devices", f"[len(jax.devices()), len(losses), {largest}, shards.device.nunique()]", tmp_path)
+    assert found[:2] == [8, 8]
+    assert found[2] < 1e-4
+    assert found[3] == 8
+
+
+@pytest.mark.slow
+def test_times_are_measured(tmp_path):
+    shares = "[sum(profile[what] for what in ('compute', 'transfer', 'idle')) for profile in profiles]"
+    found = run("10-where-the-time-goes", f"[{shares}, compiled.program.tolist()]", tmp_path)
+    assert found[0] == pytest.approx([1] * 3)
+    assert "advance" in found[1]
 
 
 @pytest.mark.slow

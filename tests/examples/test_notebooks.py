@@ -129,7 +129,7 @@ def test_the_outputs_name_no_folder_of_the_machine_that_ran_them(name):
 def test_the_page_of_notebooks_lists_all_of_them_and_their_links_exist():
     page = (ROOT / "docs/notebooks.md").read_text()
     assert re.findall(r"\]\(\.\./notebooks/([\w-]+)\.ipynb\)", page) == NAMES
-    assert len({name[:2] for name in NAMES}) == len(NAMES)
+    assert [name[:2] for name in NAMES] == [f"{number:02}" for number in range(1, len(NAMES) + 1)]
     for name in NAMES:
         text = "\n".join(cell.source for cell in read(name).cells if cell.cell_type == "markdown")
         for link in re.findall(r"\]\(([^):]+?)(?:#[^)]*)?\)", text):
