@@ -8,7 +8,7 @@ CLOUD := tests/cloud tests/cli/test_on_tpu.py tests/cli/test_tpu.py tests/cli/te
 # Bytecode is written even if the environment forbids it. Otherwise every process would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo cloud-demo test slow alone rest cloud nightly lint site format install clean
+.PHONY: demo cloud-demo test slow alone rest cloud nightly lint site format install wheel release clean
 .DEFAULT_GOAL := test
 
 demo: .venv/.demo        ## run the quick study and say where its report is
@@ -47,6 +47,16 @@ lint: install            ## ruff, spelling, pyright, import directions
 
 site: install            ## the documentation, in build/site; fails for links to nothing and pages that need a network
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+wheel: install           ## the package as a file in dist, and the notes of its version
+	rm -rf dist && $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	awk '/^## /{n++} n==1' CHANGELOG.md > dist/notes.md
+
+release: wheel           ## the tag names the version, and the wheel alone runs the demo; needs the network
+	test "$$(git describe --tags --exact-match)" = "v$$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)"
+	$(PYTHON) -m venv --clear build/release
+	build/release/bin/pip install --quiet --disable-pip-version-check -c requirements.lock dist/taetpu-*.whl
+	cd build/release && bin/taetpu demo
 
 format: install
 	$(BIN)/ruff check --fix

@@ -14,6 +14,8 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from taetpu.cli.schema import schema_text
+
 ROOT = Path(__file__).parents[2]
 CATALOGUE = re.split(r"^## (.*)\n", (ROOT / "docs/catalogue.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
 SLOTS = dict(zip(CATALOGUE[1::2], CATALOGUE[2::2], strict=True))
@@ -26,8 +28,9 @@ ASSET = re.compile(  # what a browser would load from elsewhere; for class `merm
     r"|class=[\"']?mermaid|url\([\"']?(?:https?:)?//[^)]*\)|@import\s+[\"'](?:https?:)?//[^\"']*"
 )
 HEADS = {
-    "study-file": "# Study file\n\nEvery field, as in `taetpu catalog study`. Arms that differ only in *traced* fields"
-    " train together. [Kinds of each slot](../catalogue.md), [studies of programs](../any-program.md).\n",
+    "study-file": "# Fields of a study file\n\nEvery field, as in `taetpu catalog study`. Arms that differ only in"
+    " *traced* fields train together. [Kinds of each slot](../catalogue.md), [studies of programs](../any-program.md),"
+    " [examples](../study-file.md). [The JSON schema](../taetpu.schema.json) has the same fields, for editors.\n",
     "commands": "---\nsearch: {boost: 0.3}\n---\n\n# Commands\n",
     "python": "# Python\n\nThe names of `taetpu`. They are imported on first use.\n",
     "plug-ins": "# Plug-ins\n\nWhat plug-ins import, and what checks them ([how to write one](../plugins.md)).\n",
@@ -48,7 +51,7 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
     for slot, text in SLOTS.items():
         pages[f"reference/catalogue/{slot}.md"] = f"# {slot}\n" + re.sub(r"^#(#+ )", r"\1", text, flags=re.MULTILINE)
     pages |= {place: (ROOT / name).read_text(encoding="utf-8") for place, name in PLACES.items()}
-    for place, text in pages.items():
+    for place, text in {**pages, "taetpu.schema.json": schema_text()}.items():
         files.append(File.generated(config, place, content=text))
 
 

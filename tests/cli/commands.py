@@ -28,7 +28,7 @@ def wrong(line: str) -> str:
     while words and (found is None or hasattr(found, "commands")):
         known = commands() if found is None else found.commands
         word = words.pop(0)
-        if word in ("--help", "--version", "..."):
+        if word in ("--help", "--version", "--install-completion", "--show-completion", "..."):
             return ""
         if word not in known:
             return f"there is no command {' '.join([*named, word])!r}"

@@ -64,6 +64,25 @@ def test_the_version(taetpu):
     assert taetpu("--version") == (0, f"taetpu {version('taetpu')}\n", "")
 
 
+COMPLETED = [
+    ("taetpu jud", ["judge"]),
+    ("taetpu lens kno", ["knockout"]),
+    ("taetpu run s.yaml --until", ["--until-resolved"]),
+    ("taetpu new x --template fa", ["factorial"]),
+    ("taetpu tpu s", ["status", "stop", "ssh", "sync"]),
+]
+
+
+@pytest.mark.parametrize(("typed", "offered"), COMPLETED)
+def test_the_shell_completes_commands_options_and_values(taetpu, monkeypatch, typed, offered):
+    monkeypatch.setenv("_TAETPU_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", typed)
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - 1))
+    code, out, err = taetpu()
+    assert (code, err) == (0, "")
+    assert set(out.split()) == set(offered)
+
+
 MISUSED = [
     (("staus",), "no such command 'staus'. Did you mean 'status', 'costs'?", "taetpu --help"),
     (("lens",), "missing command", "taetpu lens --help"),

@@ -218,7 +218,7 @@ def test_a_damaged_model_is_refused_with_its_file(load, folder):
     assert not [*(folder / "cache").rglob("model.safetensors")]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/huggingface.md"])
+@pytest.mark.parametrize("page", ["docs/tour.md", "docs/huggingface.md"])
 def test_the_example_of_a_page_is_loaded(folder, page):
     text = (Path(__file__).parents[2] / page).read_text()
     (example,) = [block for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "model: {start: " in block]

@@ -22,8 +22,9 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a full disk or an exhausted quota. Standard output has no file name."""
 
 COMMANDS = {
-    "new": ("new:new", "Write a commented template of a study and a plug-in."),
+    "new": ("new:new", "Write a commented study that runs as it is."),
     "catalog": ("catalog:catalog", "Show the kinds of each slot and the fields of study files."),
+    "schema": ("schema:schema", "Print the JSON schema of study files, for editors."),
     "plan": ("plan:plan", "Show arms, sizes and packs without training."),
     "run": ("run:run", "Train the missing runs, then report."),
     "demo": ("run:demo", "Run a quick study of which parts of a small Transformer matter."),
@@ -96,7 +97,6 @@ app = typer.Typer(
     cls=Commands,
     help="Transformer ablation studies: define a baseline and changes, train every arm on every seed, and get verdicts."
     "\n\nTry it: taetpu demo",
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )

@@ -1,13 +1,13 @@
-"""`taetpu new`: a template of a study file and a plug-in, or a study that leads from one preset to another."""
+"""`taetpu new`: a study from a template, or a study that leads from one preset to another."""
 
-import sys
-from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from taetpu.cli.options import Root
+from taetpu.cli.schema import FILE, LINE, schema_text
+from taetpu.cli.templates import DEFAULT, TEMPLATES, fill, next_commands
 from taetpu.core.errors import UserError, check_known
 
 ARGUMENT = ("the argument NAME",)
@@ -16,7 +16,15 @@ MOST_CROSSED = 5
 
 
 def new(
-    name: Annotated[str, typer.Argument(help="The study's name. The files are NAME.yaml and NAME.py.")],
+    name: Annotated[str, typer.Argument(help="The study's name. The study is written to NAME.yaml.")],
+    template: Annotated[
+        str,
+        typer.Option(
+            metavar="TEMPLATE",
+            help=f"What the study shows: {', '.join(TEMPLATES)}. Default: {DEFAULT}.",
+            autocompletion=lambda: [*TEMPLATES],
+        ),
+    ] = "",
     start: Annotated[
         str, typer.Option("--from", metavar="PRESET", help="With --to: the known architecture to begin with.")
     ] = "",
@@ -43,21 +51,28 @@ def new(
     ] = None,
     root: Root = None,
 ) -> None:
-    """Write a commented template of a study and a plug-in. Existing files are never overwritten.
+    """Write a commented study that runs as it is. Existing files are never overwritten.
 
-    Complete studies, such as factorials and ladders, are in the folder studies/ of the source repository.
+    `--template` chooses what it shows: models of text, files of token numbers, several tasks, a factorial, a ladder of
+    scales, the smallest model that meets a goal, fine-tuning, classes of texts, a training script of your own, or a
+    component of your own (plug-in). Beside it, taetpu.schema.json lets editors complete and check studies.
 
     With `--from` and `--to`, write a study with an arm for each difference between two known architectures. With
     `--design pairs --of FILE`, write a study of the interactions of those parts that the finished study of FILE found
     to matter: all combinations of the largest.
 
-    Example: taetpu new my-study --from llama3 --to gemma3 --design both
+    Example: taetpu new my-study --template factorial
     """
     from taetpu.spec.study_file import check_name
 
     name = name.removesuffix(".yaml")
     check_name(name, "study", ARGUMENT)
     _check_options(start, end, design, of)
+    if template:
+        check_known(template, TEMPLATES, f"unknown template {template!r}", path=("--template",))
+        if given := next((option for option, value in (("--design", design), ("--from", start)) if value), ""):
+            remedy = f"Remove --template or {given}."
+            raise UserError(f"{given} writes a study without a template", path=("--template",), remedy=remedy)
     for option, value, needed, given in (
         ("--dim", dim, "--from", start), ("--num-layers", num_layers, "--from", start), ("--top", top, "--of", of),
     ):  # fmt: skip
@@ -69,34 +84,34 @@ def new(
     elif start:
         texts = _path_between(name, start, end, dim or 128, num_layers or 4, design or "forward")
     else:
-        texts = _template(name)
+        texts = fill(template or DEFAULT, name)
+    study, *others = texts
+    schema = _write_all(texts)
+    commands = f"taetpu plan {study}, then taetpu run {study}"
+    if not (design or start):
+        commands = next_commands(template or DEFAULT, name)
+    typer.echo(f"wrote {' and '.join(map(str, [study, *others]))}\nnext: {commands}")
+    typer.echo(f"{schema} is for editors: the first line of {study} names it")
+
+
+def _write_all(texts: dict[Path, str]) -> Path:
+    """Write files that do not exist, and the schema beside them, whose path is returned."""
     if taken := [target for target in texts if target.exists()]:
         raise UserError("file exists", file=taken[0], remedy="Use another name.")
     for target, text in texts.items():
-        try:
-            with target.open("x", encoding="utf-8") as out:
-                out.write(text)
-        except OSError as error:
-            remedy = "Change to a folder with write permission."
-            raise UserError(f"cannot write: {error.strerror}", file=target, remedy=remedy) from None
-    study = next(iter(texts))
-    typer.echo(f"wrote {' and '.join(map(str, texts))}\nnext: taetpu plan {study}, then taetpu run {study}")
+        _write(target, LINE + text if target.suffix == ".yaml" else text, "x")
+    schema = next(iter(texts)).parent / FILE
+    _write(schema, schema_text(), "w")
+    return schema
 
 
-def _template(name: str) -> dict[Path, str]:
-    """Return the template of a study and a plug-in, by file."""
-    from importlib.resources import files
-
-    from taetpu.store.documents import to_yaml
-
-    if name in (*sys.stdlib_module_names, *packages_distributions(), "taetpu"):
-        problem = f"{name}.py would shadow the Python module {name} in this folder"
-        raise UserError(problem, path=ARGUMENT, remedy=f"Use another name, e.g. {name}-study.")
-    header = to_yaml({"study": name}).decode().rstrip()  # a name such as 123 needs quotes
-    templates = files("taetpu.study").joinpath("templates")
-    targets = Path(f"{name}.yaml"), Path(f"{name}.py")
-    texts = {target: templates.joinpath(f"new{target.suffix}").read_text(encoding="utf-8") for target in targets}
-    return {target: text.replace("HEADER", header).replace("NAME", name) for target, text in texts.items()}
+def _write(file: Path, text: str, mode: str) -> None:
+    try:
+        with file.open(mode, encoding="utf-8") as out:
+            out.write(text)
+    except OSError as error:
+        remedy = "Change to a folder with write permission."
+        raise UserError(f"cannot write: {error.strerror}", file=file, remedy=remedy) from None
 
 
 def _check_options(start: str, end: str, design: str, of: str) -> None:
