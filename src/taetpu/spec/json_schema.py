@@ -92,7 +92,8 @@ class _Builder:
         for section in RunConfig.model_fields:
             if (inner := config_class_of(RunConfig, section)) is None:
                 add(section, RunConfig, section)
-            for name in inner.model_fields if inner is not None else ():
+                continue
+            for name in inner.model_fields:
                 add(f"{section}.{name}", inner, name)
         return paths
 
