@@ -34,7 +34,7 @@ def render_row(entry: Entry) -> str:
         entry.tolerance,
         entry.outcome,
         values,
-        f"{seen.seconds} s" if seen else "",
+        f"{seen.seconds} s" + (f", {seen.cpu_seconds} s of CPU time" if seen.cpu_seconds else "") if seen else "",
         f"{seen.date}, {seen.machine}" if seen else "",
     ]
     return f"| {' | '.join(cells)} |\n"

@@ -48,6 +48,8 @@ class Measured(Config):
     """What was measured."""
     seconds: PositiveInt
     """Time of the command, in seconds."""
+    cpu_seconds: PositiveInt | None = None
+    """CPU time of the command and its children; `none`: not measured."""
     date: Annotated[str, Field(pattern=r"\d{4}-\d{2}-\d{2}")]
     """Date of the run."""
     machine: Text
