@@ -151,8 +151,10 @@ def test_the_config_on_the_page_gives_the_study_on_the_page(tmp_path):
 @pytest.mark.slow
 def test_files_of_a_study_exist(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "tiny.yaml").write_text(TINY)
-    taetpu.run("tiny.yaml", {"task.eval_size": 8}, root="runs")
+    (tmp_path / "text.txt").write_text("the cat saw the dog, and the dog saw the cat.\n" * 20)
+    study = safe(TINY)
+    study["base"]["task"] = {"kind": "text", "source": "text.txt", "tokenizer": {"kind": "char"}, "seq_len": 8}
+    taetpu.run({**study, "seeds": 1}, root="runs")
     files = [claim.removeprefix("STUDY/") for claim in CLAIMS if claim.startswith("STUDY/")]
     assert files
     for pattern in files:

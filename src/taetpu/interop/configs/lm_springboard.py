@@ -105,9 +105,10 @@ def translate(values: Mapping[str, Any], config: ConfigFile) -> Translation:
         config.note(f"{DATA}.{name}", "it is set by lm-springboard itself")
     task, count = _task(data, model, config)
     translated = Translation(task, _model(model, train, config), _train(train, evaluation, count, config))
+    loaded = model["from_os_pretrained"] == "gpt2"
     if train["weight_decay"] > 0:  # only matrices in layers decay
-        kept = {"embedding": True, "position": model["pos_encoding"] == "learned" or model["from_os_pretrained"],
-                "unembedding": not (model["tie_embed_deembed"] or model["from_os_pretrained"])}  # fmt: skip
+        kept = {"embedding": True, "position": loaded or model["pos_encoding"] == "learned",
+                "unembedding": not (loaded or model["tie_embed_deembed"])}  # fmt: skip
         groups = {role: {"weight_decay": 0.0} for role, exists in kept.items() if exists}
         translated.train["optimizer"]["groups"] = groups
     translated.more = {"measure": {"primary": "val/loss", "direction": "min"}}
@@ -116,7 +117,7 @@ def translate(values: Mapping[str, Any], config: ConfigFile) -> Translation:
         translated.train["schedule"]["windows"] = min(64, task.get("eval_size", 64))
         if task["kind"] == "text" and not task.get("test"):
             task["test"] = 0.1
-    if model["from_os_pretrained"] == "gpt2":
+    if loaded:
         task.pop("tokenizer", None)
         config.note(f"{MODEL}.tokenizer_source_name", "the tokenizer is that of the loaded model")
     return translated
