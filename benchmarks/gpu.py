@@ -22,7 +22,7 @@ from benchmarks import gpu_levers
 from benchmarks.contest import Contestant, Round, over_rounds, take_turns
 from benchmarks.gpu_levers import COMMAND, Lever
 
-ROUNDS, SECONDS = 3, 5.0
+ROUNDS, SECONDS, LEVER_SECONDS = 3, 5.0, 2.0
 PACK = 64
 SIZES = {
     "gpt2": {"dim": 768, "layers": 12, "heads": 12, "seq": 1024, "batch": 16, "vocab": 50304},
@@ -211,7 +211,7 @@ def main() -> None:
     parser.add_argument("--answer", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--small", action="store_true", help="tiny sizes and short windows")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="seconds of each timed window")
+    parser.add_argument("--seconds", type=float, help=f"of each window; {SECONDS:g}, or {LEVER_SECONDS:g}")
     parser.add_argument("--case", choices=SIZES, action="append", help="the model; gpt2 and dim-128 by default")
     parser.add_argument("--levers", action="store_true", help="each lever alone against the defaults, in one table")
     parser.add_argument("--minutes", type=float, default=7.5, help="time limit of --levers")
@@ -224,7 +224,8 @@ def main() -> None:
     if options.device == "cuda" and not any(Path("/dev").glob("nvidia[0-9]*")):
         print("no NVIDIA GPU is here: nothing was measured")
         return None
-    sizes, rounds, seconds = (SMALL, 2, 0.2) if options.small else (SIZES, ROUNDS, options.seconds)
+    seconds = options.seconds or (LEVER_SECONDS if options.levers else SECONDS)
+    sizes, rounds, seconds = (SMALL, 2, 0.2) if options.small else (SIZES, ROUNDS, seconds)
     asked, found = gpu_levers.read_options(options), {}
     cases = options.case or (["gpt2"] if options.levers else ["gpt2", "dim-128"])
     for name in cases:

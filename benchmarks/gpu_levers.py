@@ -1,8 +1,9 @@
 """The levers of training on a GPU, each alone against the defaults: `python -m benchmarks.gpu --levers`.
 
 A wave is the defaults beside some levers, which take turns, so that ratios are those of one minute of the machine. The
-defaults stay in memory; the levers of a wave end before those of the next start. Products that XLA has tuned are stored
-in a folder that all contestants share, so `ready` of the first wave is with autotuning and that of later ones without.
+contestants of a wave compile side by side. The defaults stay in memory; the levers of a wave end before those of the
+next start. Products that XLA has tuned are stored in a folder that all contestants share, so `ready` of the first wave
+is with autotuning, and that of later ones without.
 """
 
 import argparse
@@ -143,33 +144,47 @@ def measure_levers(
             except (ChildFailed, MemoryError) as error:
                 return why(error)
 
-        first = start(DEFAULTS)
-        if isinstance(first, str):
-            return found | {DEFAULTS.name: {"failed": first}}
-        stack.callback(first.close)
+        ready: dict[str, Timed] = {}
+        size = max(1, limits.at_once - 1)
         while waiting and time.monotonic() - began + MARGIN * longest < limits.total:
             since = time.monotonic()
-            wave, waiting = waiting[: max(1, limits.at_once - 1)], waiting[max(1, limits.at_once - 1) :]
+            wave, waiting = waiting[:size], waiting[size:]
             with ExitStack() as ends, ThreadPoolExecutor() as pool:
-                started = dict(zip((lever.name for lever in wave), pool.map(start, wave), strict=True))
-                ready = {name: child for name, child in started.items() if not isinstance(child, str)}
-                for child in ready.values():
-                    ends.callback(child.close)
-                found |= {name: {"failed": reason} for name, reason in started.items() if isinstance(reason, str)}
-                contestants = {DEFAULTS.name: first} | ready
-                try:
-                    rounds = [
-                        {name: child.ask(limits.seconds) for name, child in contestants.items()}
-                        for _ in range(limits.rounds)
-                    ]
-                except (ChildFailed, MemoryError) as error:
-                    found |= {name: {"failed": why(error)} for name in ready}
-                    break
-                found |= {name: figures(name, child, rounds) for name, child in contestants.items()}
+                new = wave if DEFAULTS.name in ready else [DEFAULTS, *wave]
+                started = dict(zip((lever.name for lever in new), pool.map(start, new), strict=True))
+                for name, child in started.items():
+                    if isinstance(child, str):
+                        found[name] = {"failed": child}
+                        continue
+                    ready[name] = child
+                    (stack if name == DEFAULTS.name else ends).callback(child.close)
+                measured = time_in_turns(ready, limits)
+                going = DEFAULTS.name in measured and "failed" not in measured[DEFAULTS.name]
+                if not going and "failed" not in found[DEFAULTS.name]:
+                    measured.pop(DEFAULTS.name, None)  # the figures of an earlier wave stay
+                found |= measured
+                ready = {DEFAULTS.name: ready[DEFAULTS.name]} if going else {}  # or the next wave starts them again
             longest = max(longest, time.monotonic() - since)
             print(f"{len(levers) - len(waiting)} of {len(levers)} levers after {time.monotonic() - began:.0f} s",
                   file=sys.stderr, flush=True)  # fmt: skip
     return found
+
+
+def time_in_turns(ready: Mapping[str, Timed], limits: Limits) -> dict[str, Any]:
+    """Return what was measured of each contestant, or why it failed. The others go on without one that fails."""
+    going, failed = dict(ready), dict[str, Any]()
+    rounds: list[dict[str, Any]] = []
+    for _ in range(limits.rounds):
+        rounds.append({})
+        for name, child in list(going.items()):
+            try:
+                rounds[-1][name] = child.ask(limits.seconds)
+            except (ChildFailed, MemoryError) as error:
+                failed[name] = {"failed": why(error)}
+                del going[name]
+    if DEFAULTS.name not in going:
+        return failed | {name: {"failed": "the defaults, beside which it ran, failed"} for name in going}
+    return failed | {name: figures(name, child, rounds) for name, child in going.items()}
 
 
 def why(error: BaseException) -> str:
