@@ -108,12 +108,12 @@ ANY_SCRIPT = """{
 @pytest.mark.slow
 def test_the_changes_of_a_function_and_of_a_script_have_the_verdicts_of_the_text(tmp_path):
     found = run("12-any-script", ANY_SCRIPT, tmp_path)
-    assert found["verdicts"] == {"baseline": "baseline", "no-momentum": "worse", "relu": "inconclusive"}
+    assert found["verdicts"].items() >= {"no-momentum": "worse", "relu": "inconclusive"}.items()
     assert found["effects"]["no-momentum"] > 5 * abs(found["effects"]["relu"])
     between_seeds = max(found["losses"]["baseline"]) - min(found["losses"]["baseline"])
     assert between_seeds > 2 * abs(found["effects"]["relu"])
-    assert found["judged"] == {"plain": "baseline", "dropout": "better", "mixup": "inconclusive"}
-    assert set(found["apart"].values()) == {"baseline", "inconclusive"}
+    assert found["judged"].items() >= {"dropout": "better", "mixup": "inconclusive"}.items()
+    assert found["apart"].items() >= {"dropout": "inconclusive", "mixup": "inconclusive"}.items()
 
 
 @pytest.mark.slow
