@@ -30,6 +30,7 @@ base:
 seeds: 2
 measure: {primary: test/loss, direction: min}
 """
+ARMS = {"wide": {"model.dim": 128}}
 
 
 def rows(page: str) -> list[tuple[str, str, str]]:
@@ -76,7 +77,7 @@ def load_with(change: dict) -> object:
     copying = {**text, "base": {**text["base"], "task": {"kind": "copy", "seq_len": 64, "max_length": 8}}}
     for data in (text, copying):
         try:
-            return load_study(data, change) if "." in key else load_study({**data, **change})
+            return load_study(data, change) if "." in key else load_study({**data, "arms": ARMS, **change})
         except UserError as error:
             refused = error
     raise refused

@@ -34,6 +34,13 @@ def test_first_task_is_the_baselines_if_it_has_none():
     assert study.design["tasks"]["own"] == "sort"
 
 
+def test_tasks_without_arms_are_refused():
+    with pytest.raises(UserError) as caught:
+        load(tasks={"copy": {}, "sort": SORT}, arms={})
+    assert caught.value.path == ("tasks",)
+    assert caught.value.remedy
+
+
 def test_plan_has_the_metric_margin_and_scale_of_each_task():
     measure = {"primary": "val/accuracy", "equivalence": 0.1, "chance": 0.2}
     study = load(tasks={"copy": {}, "sort": {**SORT, "measure": measure}}, measure={"equivalence": 0.05})

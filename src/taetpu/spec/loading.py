@@ -337,7 +337,9 @@ def _tasks(spec: StudySpec, base: Mapping[str, Any], measure: Measure, arms: tup
     """Return how arms are compared on each task, with the direction of its metric."""
     tasks: dict[str, TaskMeasure] = {}
     for rung in repetitions(spec, base)[1] if spec.tasks else ():
-        arm = next(arm for arm in arms if arm.role.get("ladder", {"rung": "baseline"})["rung"] == rung.name)
+        repeated = (arm for arm in arms if arm.role.get("ladder", {"rung": "baseline"})["rung"] == rung.name)
+        if (arm := next(repeated, None)) is None:
+            raise UserError("tasks repeat the arms of a study, which has none", path=("tasks",), remedy="Add `arms`.")
         margin = rung.measure.equivalence if rung.changes else measure.equivalence
         asked = {"primary": rung.measure.primary or measure.primary, "equivalence": margin}
         asked |= {"direction": rung.measure.direction} if rung.measure.direction else {}
