@@ -181,11 +181,16 @@ def format_yaml(value: Any) -> str:
 
 
 class CoreResolver(VersionedResolver):
-    """A resolver for the core schema of YAML 1.2. The default rules of ruamel also read `0_1` as 1 and `0b11` as 3."""
+    """A resolver for the core schema of YAML 1.2, in which a date is a text.
+
+    The default rules of ruamel also read `0_1` as 1 and `0b11` as 3.
+    """
 
     def add_version_implicit_resolver(self, version: Any, tag: Any, regexp: Any, first: Any) -> None:
         """Register a resolver. For numbers, the patterns in `NUMBERS` replace the given pattern."""
-        super().add_version_implicit_resolver(version, tag, NUMBERS.get(str(tag).rpartition(":")[2], regexp), first)
+        name = str(tag).rpartition(":")[2]
+        if name != "timestamp":
+            super().add_version_implicit_resolver(version, tag, NUMBERS.get(name, regexp), first)
 
 
 def _plain(text: str, lines: dict[KeyPath, int | None]) -> Any:
