@@ -67,7 +67,8 @@ def test_a_check_says_what_is_missing(cli, tmp_path):
     ("words", "path"),
     [
         (["run", "--on", "tpu"], "--on"),
-        (["run", "--on", "ray"], "--on"),
+        (["run", "--on", "ray"], "program"),
+        (["run", "--on", "ray", "--check"], "--check"),
         (["run", "--pack", "2"], "--pack"),
         (["run", "--profile", "3"], "--profile"),
         (["run", "--root", "gs://bucket/x"], "--root"),

@@ -1,4 +1,4 @@
-"""Nodes of a Ray cluster on this machine, for `test_ray`. The process is controlled through standard input.
+"""Nodes of a Ray cluster on this machine, for `ray_nodes`. The process is controlled through standard input.
 
 It prints the cluster's address. The line `kill N` kills node N; any other line ends the cluster.
 """
@@ -14,7 +14,7 @@ def main() -> None:
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
-    nodes = [cluster.add_node(num_cpus=2) for _ in range(2)]
+    nodes = [cluster.add_node(num_cpus=2, num_gpus=gpus) for gpus in (int(sys.argv[1]), 0)]
     print(cluster.address, flush=True)
     for line in sys.stdin:
         word, _, number = line.strip().partition(" ")

@@ -7,11 +7,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
+from tests.study.ray_nodes import Nodes, started_nodes
 from tests.study.test_shards import end, results
 
 from taetpu.core.errors import UserError
@@ -32,21 +32,6 @@ arms:
 """
 
 
-@dataclass
-class Nodes:
-    """A cluster in a separate process."""
-
-    process: subprocess.Popen[str]
-    address: str
-
-    def kill(self, node: int) -> None:
-        assert self.process.stdin
-        assert self.process.stdout
-        self.process.stdin.write(f"kill {node}\n")
-        self.process.stdin.flush()
-        assert self.process.stdout.readline() == "killed\n"
-
-
 ONE_DEVICE = {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
 DRIVER = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cuda"}
 """This driver would plan packs of two devices, and would fail if it used an accelerator, because there is none."""
@@ -54,15 +39,8 @@ DRIVER = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORM
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Nodes]:
-    words = [sys.executable, "-m", "tests.study.ray_cluster"]
-    environment = os.environ | ONE_DEVICE | {"RAY_DISABLE_IMPORT_WARNING": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-    process = subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment,
-        cwd=Path(__file__).parents[2],
-    )  # fmt: skip
-    assert process.stdout
-    yield Nodes(process, process.stdout.readline().strip())
-    process.communicate("end\n", timeout=60)
+    with started_nodes(environment=ONE_DEVICE) as nodes:
+        yield nodes
 
 
 def start(folder: Path, root: Path, *options: str, environment: dict[str, str] = DRIVER) -> subprocess.Popen[str]:

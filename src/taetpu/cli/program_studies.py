@@ -61,9 +61,9 @@ def check_options(options: "RunOptions") -> None:
     if options.on == "tpu":
         problem = "the program and its environment are on this machine, and not on a new TPU"
         raise UserError(problem, path=("--on",), remedy="Run the command on a machine that has them.")
-    if options.on == "ray":
-        problem = "--on ray trains the packs of models, and this study has a program"
-        raise UserError(problem, path=("--on",), remedy="Start `taetpu run --shard I/N` on each node.")
+    if options.on == "ray" and options.check:
+        problem = "--check runs the baseline on this machine, and --on ray on a node"
+        raise UserError(problem, path=("--check",), remedy="Remove --check or --on ray.")
     refuse_options(options, MODEL_RUN_OPTIONS)
 
 
@@ -95,6 +95,7 @@ def run_program(options: "RunOptions") -> None:
         max_runs=options.max_runs,
         shard=None if options.shard is None else parse_shard(options.shard),
         wait=not options.no_wait,
+        ray=(options.address or "") if options.on == "ray" else None,
     )
     try:
         outcome = run_program_file(

@@ -131,6 +131,7 @@ def start_process(
     variables: Mapping[str, str | None] | None = None,
     cpus: Collection[int] | None = None,
     limits: Limits | None = None,
+    keep: Sequence[int] = (),
 ) -> "Process":
     """Start a program. Its standard input is empty.
 
@@ -142,6 +143,7 @@ def start_process(
             `PYTHONUNBUFFERED` is 1: Python would keep printed lines back until it has 8 KiB of them.
         cpus: The CPUs on which it may run; by default those of this process. Linux only.
         limits: The limits.
+        keep: Descriptors that the supervisor keeps open until all processes of the program have ended.
 
     Raises:
         UserError: If the command cannot be run.
@@ -155,9 +157,8 @@ def start_process(
         environment.pop(name, None)
     check_command(command, cwd, environment)
     _check_cpus(cpus or ())
-    return Process(
-        command, cwd, OutputLog(output, (limits or Limits()).output), environment, cpus or (), limits or Limits()
-    )
+    limits = limits or Limits()
+    return Process(command, cwd, OutputLog(output, limits.output), environment, cpus or (), limits, keep)
 
 
 def check_command(command: Sequence[str], cwd: Path, environment: Mapping[str, str]) -> None:
@@ -199,6 +200,10 @@ def check_command(command: Sequence[str], cwd: Path, environment: Mapping[str, s
             raise UserError(f"{program} is not executable", path=(0,), file=file, remedy=remedy)
 
 
+def _join(numbers: Collection[int]) -> str:
+    return ",".join(map(str, numbers))
+
+
 def _check_cpus(cpus: Collection[int]) -> None:
     if not cpus:
         return
@@ -225,6 +230,7 @@ class Process:
         environment: Mapping[str, str],
         cpus: Collection[int],
         limits: Limits,
+        keep: Sequence[int] = (),
     ):
         self._log, self._limits, self._lock = log, limits, threading.RLock()
         self._events = b""
@@ -236,9 +242,9 @@ class Process:
         (self._stdout, stdout), (self._stderr, stderr) = os.pipe(), os.pipe()
         numbers = (control, status, os.getpid(), limits.memory or 0, limits.grace, limits.linger)
         self._supervisor = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(SUPERVISOR), *map(str, numbers), ",".join(map(str, cpus)), *command],
+            [sys.executable, "-I", "-S", str(SUPERVISOR), *map(str, numbers), *map(_join, (cpus, keep)), *command],
             stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, cwd=cwd, env=environment,
-            pass_fds=(control, status), start_new_session=True,
+            pass_fds=(control, status, *keep), start_new_session=True,
         )  # fmt: skip
         self._started = time.monotonic()
         for descriptor in (control, status, stdout, stderr):

@@ -1,8 +1,9 @@
 """The process between this driver and a program: it starts the program, and stops all processes that descend from it.
 
 `process.start_process` runs this file as a script, so it imports little. Its arguments are CONTROL STATUS DRIVER MEMORY
-GRACE LINGER CPUS COMMAND... On Linux, it adopts the orphans among its descendants, so that processes which leave the
-program's group or session stay below it. It ends after its last descendant. Elsewhere, it knows the process group only.
+GRACE LINGER CPUS KEEP COMMAND... It keeps the descriptors KEEP open. On Linux, it adopts the orphans among its
+descendants, so that processes which leave the program's group or session stay below it, and ends after the last of
+them. Elsewhere, it knows the process group only.
 
 It reads lines from the descriptor CONTROL: `stop SECONDS` sends SIGTERM to all processes, and SIGKILL after that time.
 The end of CONTROL, or another parent than the process DRIVER, means that the driver has died; then SECONDS is GRACE.
@@ -250,10 +251,14 @@ class Supervisor:
                 self.report("ended", status, int(self.was_stopped), int(self.exceeded_memory), memory, seconds)
 
 
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",") if number]
+
+
 def main(arguments: list[str]) -> int:
     """Run the command in the arguments, which the module's docstring names."""
     control, status, driver, memory = map(int, arguments[:4])
-    for descriptor in (control, status):
+    for descriptor in (control, status, *_numbers(arguments[7])):  # the program gets none of them
         os.set_inheritable(descriptor, False)
     set_process_option(SET_SUBREAPER, 1)
     reading, writing = os.pipe()
@@ -265,7 +270,7 @@ def main(arguments: list[str]) -> int:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the driver's thread may block signals
     supervisor = Supervisor(control, status, driver, memory, float(arguments[4]), float(arguments[5]))
-    started = supervisor.start(arguments[7:], {int(cpu) for cpu in arguments[6].split(",") if cpu})
+    started = supervisor.start(arguments[8:], set(_numbers(arguments[6])))
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (1, 2):  # the program's pipes, whose end the driver waits for
         os.dup2(nowhere, descriptor)

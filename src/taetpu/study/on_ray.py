@@ -9,9 +9,7 @@ needs the store (or access to its bucket), the study file and its data under the
 Only Ray Core is used (tasks, resources and retries): https://docs.ray.io/en/latest/ray-core/tasks.html.
 """
 
-import logging
 import platform
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -36,6 +34,7 @@ from taetpu.study.matching import seconds_per_step
 from taetpu.study.outcome import Failure
 from taetpu.study.pack_store import PackStore, resolve_runs, stored_plans
 from taetpu.study.pack_training import StudyTrainer, missing_packs, run_steps, stored_sample
+from taetpu.study.ray_cluster import HELD_SECONDS, RETRIES, live_nodes
 from taetpu.study.reuse import Replication
 from taetpu.study.validate import refuse_too_large
 from taetpu.train.callbacks import Callback
@@ -44,13 +43,8 @@ from taetpu.train.layout import Packing
 from taetpu.train.memory import out_of_memory
 from taetpu.train.pack_plan import Pack, Run
 
-RETRIES = 20
-"""Maximum number of times that Ray restarts a task whose node or process died."""
-CONNECT_SECONDS = 10.0
 ENDED_SECONDS = 0.5
 """Seconds for which one call waits for a pack to end. Ctrl-C is handled between the calls."""
-HELD_SECONDS = 120.0
-"""Seconds that a task waits for the pack's claim. If the host of an earlier attempt died, its claim must expire."""
 
 
 class PackFailed(Failed):
@@ -217,13 +211,6 @@ def resources(backend: str, devices: int) -> dict[str, Any]:
     return {"num_cpus": 1, "num_gpus": devices} if backend == "gpu" else {"num_cpus": devices}
 
 
-def live_nodes() -> list[dict[str, float]]:
-    """Return the resources of each node that is alive."""
-    import ray
-
-    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
-
-
 def whole_node(nodes: Sequence[Mapping[str, float]]) -> tuple[str, dict[str, Any]]:
     """Return a JAX backend, and the Ray resources that reserve all devices of this backend on one node.
 
@@ -255,39 +242,6 @@ def refuse_accelerator() -> None:
     if (backend := jax.default_backend()) != "cpu":
         problem = f"this process holds the {backend}, which the Ray tasks need"
         raise UserError(problem, path=("--on",), remedy="Run the study in a new process, before JAX is used.")
-
-
-@contextmanager
-def connected(address: str | None) -> Iterator[None]:
-    """Connect to a Ray cluster for the duration of a `with` block.
-
-    Args:
-        address: the address of the cluster. With None, a running cluster is used, or a local one is started.
-
-    Raises:
-        UserError: if Ray is not installed or the cluster does not answer.
-    """
-    try:
-        import ray
-    except ImportError:
-        raise UserError("ray is not installed", remedy="Run `pip install 'taetpu[ray]'`.") from None
-    try:
-        _check_answers(address or "")
-        ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
-    except (OSError, RuntimeError, ValueError) as error:
-        remedy = "Start a cluster with `ray start --head`, and pass HOST:6379."
-        raise UserError(f"no Ray cluster at {address}: {error}", path=("--address",), remedy=remedy) from None
-    try:
-        yield
-    finally:
-        ray.shutdown()
-
-
-def _check_answers(address: str) -> None:
-    """Raise `OSError` if no process listens at HOST:PORT. Ray itself would retry for minutes, and could hang."""
-    host, _, port = address.rpartition(":")
-    if host and port.isdecimal() and "/" not in host:
-        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
 
 
 def shared_root(root: str) -> str:

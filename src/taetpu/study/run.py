@@ -30,10 +30,11 @@ from taetpu.study.freeze import freeze
 from taetpu.study.goal_costs import candidate_arms, goal_costs
 from taetpu.study.loading import load_study
 from taetpu.study.matching import time_matched_steps
-from taetpu.study.on_ray import RayExecutor, connected, refuse_accelerator, shared_root
+from taetpu.study.on_ray import RayExecutor, refuse_accelerator, shared_root
 from taetpu.study.outcome import Failure, Outcome
 from taetpu.study.pack_store import resolve_runs
 from taetpu.study.post_hoc import compute_tables
+from taetpu.study.ray_cluster import connected
 from taetpu.study.reuse import Reuse, sample_runs
 from taetpu.study.shards import ShardExecutor
 from taetpu.study.shares import parse_shard

@@ -53,7 +53,7 @@ def run(
         max_runs: see `study.run.Options`.
         shard: the share of the packs that this process trains, in the form `I/N`; see `study.shards`.
         wait: whether a shard waits for the other shards if more packs will be planned after they finish.
-        ray: the address of the Ray cluster that trains the packs. With "", a cluster on this host
+        ray: the address of the Ray cluster that trains the packs, or runs the programs. With "", a cluster on this host
             is used, and one is started if none is running.
         callback: receives the training events.
 
@@ -65,12 +65,12 @@ def run(
     """
     if is_program_study(file):
         given = {"pack": pack != "auto", "reuse": bool(tuple(reuse)), "audit": bool(audit), "profile": bool(profile),
-                 "ray": ray is not None, "callback": callback is not None}  # fmt: skip
+                 "callback": callback is not None}  # fmt: skip
         if unused := [name for name, is_given in given.items() if is_given]:
             problem = f"{unused[0]} is for studies of models, and this study has a program"
             raise UserError(problem, path=(unused[0],), remedy=f"Remove {unused[0]}.")
         share = None if shard is None else parse_shard(shard)
-        chosen = ProgramOptions(until_resolved, retrain_damaged, search, max_runs, share, wait)
+        chosen = ProgramOptions(until_resolved, retrain_damaged, search, max_runs, share, wait, ray)
         return run_program_file(file, sets, root=root, options=chosen)
     from taetpu.study.run import Options, parse_audit, parse_profile, run_model_file
     from taetpu.train.layout import parse_packing

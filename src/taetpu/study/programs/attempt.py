@@ -11,6 +11,7 @@ import numpy as np
 
 from taetpu.core.accelerators import CHOSEN
 from taetpu.core.errors import UserError
+from taetpu.programs.locks import hold_locks
 from taetpu.programs.metric_sources import parse_sources
 from taetpu.programs.metrics import MetricReader
 from taetpu.programs.output import Stream
@@ -35,11 +36,15 @@ class Slot:
         gpus: the GPUs, as in CUDA_VISIBLE_DEVICES; None if GPUs are not shared out.
         cpus: the cores; None if cores are not shared out.
         memory: bytes above which the program is killed; None for no limit.
+        node: the name of the node of a cluster; empty for this machine.
+        locks: files that are locked until all processes of the program have ended.
     """
 
     gpus: tuple[str, ...] | None = None
     cpus: tuple[int, ...] | None = None
     memory: int | None = None
+    node: str = ""
+    locks: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -161,8 +166,22 @@ def run_attempt(
         started: called with the process and the words of its command.
 
     Raises:
-        UserError: If the command cannot be started, or a file cannot be written.
+        UserError: If the command cannot be started, a file cannot be written, or the program of an earlier attempt does
+            not end.
     """
+    with hold_locks([files.place / "lock", *slot.locks]) as locks:
+        return _run_locked(study, run, files, slot, started, locks)
+
+
+def _run_locked(
+    study: ProgramStudy,
+    run: ProgramRun,
+    files: RunFiles,
+    slot: Slot,
+    started: Callable[[Process, Sequence[str]], None],
+    locks: Sequence[int],
+) -> Ended:
+    """Run the program of a run, whose supervisor holds locks, given by their descriptors (see `run_attempt`)."""
     number = files.begin(study.program.resume)
     filled = fill_command(study, run, files.path)
     filled.write()
@@ -173,7 +192,7 @@ def run_attempt(
     live = LiveCurves(files.run, reader, earlier)
     limits = Limits(seconds=study.program.time_limit, memory=slot.memory, output=study.program.output)
     problem, ending = "", None
-    process = start(study, filled, files.output(number), slot, limits)
+    process = start(study, filled, files.output(number), slot, limits, locks)
     with process:
         started(process, filled.words)
         try:
@@ -192,7 +211,9 @@ def run_attempt(
     return ended
 
 
-def start(study: ProgramStudy, filled: "Filled", output: Path, slot: Slot, limits: Limits) -> Process:
+def start(
+    study: ProgramStudy, filled: "Filled", output: Path, slot: Slot, limits: Limits, locks: Sequence[int] = ()
+) -> Process:
     """Start a program in a slot of the machine.
 
     Raises:
@@ -201,7 +222,7 @@ def start(study: ProgramStudy, filled: "Filled", output: Path, slot: Slot, limit
     try:
         return start_process(
             filled.words, cwd=study.cwd, output=output, limits=limits, cpus=slot.cpus,
-            variables={**environment(slot), **filled.variables},
+            variables={**environment(slot), **filled.variables}, keep=locks,
         )  # fmt: skip
     except UserError as error:
         command = ("program", "command", *error.path) if error.path == (0,) else ("program", "command")

@@ -19,6 +19,9 @@ class Events:
     def on_start(self, run: ProgramRun, slot: Slot, words: Sequence[str], where: str) -> None:
         """Handle the start of a run's program, with the words of its command and the folder of its record."""
 
+    def on_restart(self, run: ProgramRun) -> None:
+        """Handle the death of a node or of the process that ran a program; another attempt follows."""
+
     def on_end(self, run: ProgramRun, ended: Ended) -> None:
         """Handle the end of a run that has a result."""
 
@@ -63,9 +66,14 @@ class EventLog(Events):
         self.log(f"study {study.name}: {arms} arms, {seeds} seeds, {left} runs to start{at_once}")
 
     def on_start(self, run: ProgramRun, slot: Slot, words: Sequence[str], where: str) -> None:
-        """Write the run and its GPUs."""
-        gpus = f" (GPU {', '.join(slot.gpus)})" if slot.gpus else ""
-        self.log(f"{run.title}: started{gpus}")
+        """Write the run, its GPUs and its node."""
+        place = [f"GPU {', '.join(slot.gpus)}"] if slot.gpus else []
+        place += [f"on {slot.node}"] if slot.node else []
+        self.log(f"{run.title}: started" + (f" ({' '.join(place)})" if place else ""))
+
+    def on_restart(self, run: ProgramRun) -> None:
+        """Write the run."""
+        self.log(f"{run.title}: its node or its Ray process died; it starts again")
 
     def on_end(self, run: ProgramRun, ended: Ended) -> None:
         """Write the outcome and the last values."""

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,8 +26,7 @@ from taetpu.study.claiming import waiting_claim
 from taetpu.study.outcome import Failure, Outcome
 from taetpu.study.programs.events import Events
 from taetpu.study.programs.freezing import freeze_program
-from taetpu.study.programs.machine import machine_slots
-from taetpu.study.programs.pool import Pool
+from taetpu.study.programs.pool import Pool, machine_pool
 from taetpu.study.programs.run_files import RunFiles
 from taetpu.study.shares import Shard, ShareLoop
 from taetpu.study.tuning import choose_values, trial_study, tuned_arms
@@ -56,6 +55,7 @@ class ProgramRunner:
         staged: whether more runs may be planned once all current runs are done.
         wait: whether a shard waits for the runs of others if `staged` is set.
         study_claim: holds the study's claim.
+        make_pool: returns what runs the programs of a study, in a folder, for a number of runs.
     """
 
     folder: StudyFolder
@@ -64,6 +64,7 @@ class ProgramRunner:
     staged: bool = False
     wait: bool = True
     study_claim: ExitStack = field(default_factory=ExitStack)
+    make_pool: Callable[[ProgramStudy, StudyFolder, int, Events], Pool] = machine_pool
 
     def run_until_analysis(self, study: ProgramStudy) -> Outcome:
         """Run the programs of the arms, of tuning trials and of tuned arms, then analyse and report."""
@@ -156,7 +157,7 @@ class ProgramRunner:
             return []
         again = StudyFolder(open_store(self.folder.where), REPEAT)
         finished = again.run(run.arm, run.seed, run.id).status() == "done"
-        failed = [] if finished else Pool(study, again, machine_slots(study.program.each, 1), self.events).run([run])
+        failed = [] if finished else self.make_pool(study, again, 1, self.events).run([run])
         if not failed:
             results = [record.result() or {} for record in (self.record(run), again.run(run.arm, run.seed, run.id))]
             values = [result["metrics"].get(metric) for result in results]
@@ -173,8 +174,8 @@ class ProgramRunner:
         """
         todo = self.missing(runs)
         self.set_aside(todo)
-        pool = Pool(study, self.folder, machine_slots(study.program.each, len(todo)), self.events)
-        self.events.on_study_begin(study, len(todo), len(pool.slots))
+        pool = self.make_pool(study, self.folder, len(todo), self.events)
+        self.events.on_study_begin(study, len(todo), pool.at_once)
         if not todo:
             return []
         with self.tracked(study) as trackers:

@@ -1,6 +1,7 @@
 """Running a study of a program: freeze it, run the programs of missing runs, analyse and report."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,11 @@ from taetpu.study.claiming import claim_patience, refuse_shards, waiting_claim
 from taetpu.study.outcome import Outcome
 from taetpu.study.programs.events import Events
 from taetpu.study.programs.freezing import check_program
+from taetpu.study.programs.on_ray import ray_pool, require_needs
+from taetpu.study.programs.pool import machine_pool
 from taetpu.study.programs.run_files import RunFiles
 from taetpu.study.programs.runner import ProgramRunner
+from taetpu.study.ray_cluster import connected
 from taetpu.study.shares import Shard
 
 
@@ -38,6 +42,7 @@ class ProgramOptions:
         max_runs: the largest number of runs of a search; None for no limit.
         shard: the share of the runs that this process has; None for all.
         wait: whether a shard waits for the runs of others if more runs will be planned after them.
+        ray: the address of the Ray cluster whose nodes run the programs (see `run_file.run`); None for this machine.
     """
 
     until_resolved: bool = False
@@ -46,6 +51,7 @@ class ProgramOptions:
     max_runs: int | None = None
     shard: Shard | None = None
     wait: bool = True
+    ray: str | None = None
 
 
 DEFAULTS = ProgramOptions()
@@ -88,21 +94,33 @@ def run_program_study(
 
     Raises:
         UserError: If the folder contains another study, a finished run is damaged, another process runs the study, or a
-            program cannot be started.
+            program cannot be started, or there is no Ray cluster or none that fits.
         SharesLeft: If runs are left to other shards.
     """
-    events = events or Events()
+    check_search(study, options)
+    if options.ray is not None and options.shard is not None:
+        problem = "`shard` and `ray` cannot be used together"
+        raise UserError(problem, path=("shard",), remedy="Use only one of them.")
+    if options.ray is not None:
+        require_needs(study)
+    with nullcontext() if options.ray is None else connected(options.ray or None):
+        return _run_study(study, folder, options, events or Events())
+
+
+def _run_study(study: ProgramStudy, folder: StudyFolder, options: ProgramOptions, events: Events) -> Outcome:
+    """Run a study on this machine or on the Ray cluster that is connected (see `run_program_study`)."""
     if options.until_resolved:
         require_looks(study)
-    check_search(study, options)
     if folder.exists():
         check_program(read_study(folder), study, finished(folder.runs()))
     staged = study.tune is not None or options.until_resolved
-    runner = ProgramRunner(folder, events, options.shard, staged, options.wait)
+    make_pool = machine_pool if options.ray is None else ray_pool
+    runner = ProgramRunner(folder, events, options.shard, staged, options.wait, make_pool=make_pool)
     with runner.study_claim:
         if options.shard is None:
             runner.study_claim.enter_context(waiting_claim(folder.claim, events.on_wait, claim_patience()))
-            refuse_shards(folder)
+            if options.ray is None:  # tasks of a killed driver may still run, and new ones wait for them
+                refuse_shards(folder)
         else:
             runner.acquire()
         check_damage(folder, options.retrain_damaged, events)
@@ -127,7 +145,8 @@ def check_search(study: ProgramStudy, options: ProgramOptions) -> None:
             problem = "--max-runs limits a search, and --search is not given"
             raise UserError(problem, path=("--max-runs",), remedy="Add --search.")
         return
-    for name, given in (("--shard", options.shard), ("--until-resolved", options.until_resolved)):
+    for name, given in (("--shard", options.shard is not None), ("--on ray", options.ray is not None),
+                        ("--until-resolved", options.until_resolved)):  # fmt: skip
         if given:
             problem = f"--search and {name} cannot be used together"
             raise UserError(problem, path=("--search",), remedy=f"Remove {name}.")
