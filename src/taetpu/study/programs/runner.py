@@ -176,9 +176,9 @@ class ProgramRunner:
         self.set_aside(todo)
         pool = self.make_pool(study, self.folder, len(todo), self.events)
         self.events.on_study_begin(study, len(todo), pool.at_once)
-        if not todo:
-            return []
         with self.tracked(study) as trackers:
+            if not todo:
+                return []
             if study.trackers:
                 pool.tick = trackers.follow
             failed = pool.run(todo) if self.shard is None else self.run_share(study, pool, runs, self.shard)
