@@ -84,7 +84,8 @@ class RayPool(Pool):
         for task in ready:
             run = self.tasks[task]
             try:
-                yield ray.get(next(task))
+                message: Any = ray.get(next(task))
+                yield message
             except StopIteration:
                 del self.tasks[task]
             except RayError as error:
