@@ -62,7 +62,7 @@ def test_failed_runs_are_reported_and_exit_with_3(taetpu, here, monkeypatch):
     def no_memory(*_, **__):
         raise RuntimeError("RESOURCE_EXHAUSTED: out of memory")
 
-    monkeypatch.setattr("taetpu.train.program.Program", no_memory)
+    monkeypatch.setattr("taetpu.train.program_cache.Program", no_memory)
     code, out, err = taetpu("run", "s.yaml")
     assert code == 3
     assert "pack of 4 runs failed: RuntimeError: RESOURCE_EXHAUSTED: out of memory" in err
