@@ -141,6 +141,23 @@ def test_a_study_may_be_a_dictionary(tmp_path, monkeypatch):
     assert PATTERN in load_program_study(study_data()).program.metrics["stdout"]
 
 
+@pytest.mark.parametrize(
+    ("place", "changes"),
+    [
+        (("base",), {"base": {"sizes": [1, None], "lr": 0.1}}),
+        (("arms", "odd"), {"base": {"sizes": [1, 2], "lr": 0.1}, "arms": {"odd": {"sizes": [[1, [None]]]}}}),
+    ],
+)
+def test_a_list_with_null_is_no_toml(tmp_path, place, changes):
+    changes = {"arms": {"high": {"lr": 0.5}}} | changes
+    program = {"command": ["python", "train.py", "{config}", "{seed}"], "config": {"path": "{folder}/c.toml"}}
+    error = refused(tmp_path, program=program, **changes)
+    assert error.path[: len(place)] == place
+    assert "sizes" in error.problem
+    assert "YAML" in error.remedy
+    assert load(tmp_path, program={**program, "config": {"path": "{folder}/c.yaml"}}, **changes)
+
+
 def test_a_template_is_an_input(tmp_path):
     (tmp_path / "base.json").write_text('{"lr": 1, "dim": 2}')
     config = {"path": "{folder}/c.json", "template": "base.json", "add": {"seed": "{seed}"}}

@@ -11,7 +11,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from taetpu.core.errors import UserError
+from taetpu.core.errors import KeyPath, UserError
 from taetpu.spec.document import Form, read_document
 from taetpu.spec.programs.program_config import ConfigFileConfig
 
@@ -30,6 +30,20 @@ def file_format(config: ConfigFileConfig) -> str:
         return FORMATS[ending]
     problem = f"the ending {ending!r} of {config.path} is that of no format"
     raise UserError(problem, path=("config", "path"), remedy=f"Set config.format: {', '.join(set(FORMATS.values()))}.")
+
+
+def check_nulls(config: ConfigFileConfig, settings: Mapping[str, Any], place: KeyPath) -> None:
+    """Raise `UserError` if a list has an item that the format cannot express. `place` is near the settings."""
+    if file_format(config) == "toml":
+        for path, value in settings.items():
+            if isinstance(value, list | tuple) and _has_null(value):
+                remedy = "Write another value, or use a config file in YAML or JSON."
+                raise UserError(f"TOML has no null, and {path} has one in a list", path=place, remedy=remedy)
+
+
+def _has_null(value: Any) -> bool:
+    items = value if isinstance(value, list | tuple) else value.values() if isinstance(value, Mapping) else ()
+    return any(item is None or _has_null(item) for item in items)
 
 
 def read_template(config: ConfigFileConfig, cwd: Path) -> dict[str, Any]:
@@ -63,7 +77,10 @@ def merge(template: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str,
 
 
 def encode(content: Mapping[str, Any], kind: str) -> bytes:
-    """Return nested settings as the text of a file in a format. TOML has no null: such settings are left out."""
+    """Return nested settings as the text of a file in a format.
+
+    TOML has no null: such settings are left out. Lists must not contain any (`check_nulls`).
+    """
     if kind == "json":
         return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
     lines = _yaml_lines(content, "") if kind == "yaml" else _toml_lines(content, ())
@@ -127,7 +144,7 @@ def _toml_key(key: Any) -> str:
 
 def _toml_value(value: Any) -> str:
     if isinstance(value, list | tuple):
-        return f"[{', '.join(_toml_value(item) for item in value if item is not None)}]"
+        return f"[{', '.join(map(_toml_value, value))}]"
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_toml_key(key)} = {_toml_value(item)}" for key, item in value.items()) + "}"
     return _scalar(value)

@@ -15,7 +15,7 @@ from taetpu.spec.contrasts import plan_contrasts
 from taetpu.spec.document import Document, format_value, read_document
 from taetpu.spec.goal import Measured, plan_goal
 from taetpu.spec.programs.command import KEY, PLACES, VALUE, Command, parse_text
-from taetpu.spec.programs.config_files import file_format, read_template
+from taetpu.spec.programs.config_files import check_nulls, file_format, read_template
 from taetpu.spec.programs.inputs import fingerprint, input_digests
 from taetpu.spec.programs.program_config import ProgramConfig
 from taetpu.spec.programs.settings import Settings, apply_settings, flatten_settings
@@ -81,6 +81,9 @@ def load_program_study(
                 read_template(spec.program.config, cwd)
         _check_metric(spec, sources)
         arms = _arms(spec, base, document)
+        if spec.program.config is not None:
+            for arm in arms:
+                check_nulls(spec.program.config, arm.overrides or base, arm.place)
         contrasts = _contrasts(spec, arms, base)
         return ProgramStudy(
             name=spec.study,
