@@ -69,10 +69,10 @@ def test_study_trains_for_two_steps_and_its_claims_are_checked(name, tmp_path):
     text = file.read_text()
     seeds = load_study(file).seeds
     file.write_text(text.replace(f"\nseeds: {len(seeds)}\n", f"\nseeds: {40 if name == 'null' else 2}\n"))
-    untrained = load_study(file).arms[0].config.train.steps == 0
+    train = load_study(file).arms[0].config.train
     sets = ["task.eval_size=4"] if "eval_size" in text else []
-    if not untrained:
-        sets += ["train.steps=2", "train.eval_every=none", "train.schedule={kind: constant}"]
+    if train.steps:
+        sets += ["train.steps=2", "train.eval_every=none", *["train.schedule.warmup=1"] * (train.schedule.warmup > 0)]
     outcome = taetpu.run(file, sets, root=str(tmp_path / "runs"))
     assert not outcome.failed
     _, findings = check_claims(file.with_suffix(".claims.yaml"), str(tmp_path / "runs"))
