@@ -155,7 +155,7 @@ def main() -> None:
         sys.stderr.write(f"{error}\n")
         sys.exit(Failed.exit_code)
     if code == INTERRUPTED:  # typer returns this code after Ctrl-C
-        remedy = "continue from the last checkpoint" if {"run", "demo"} & {*arguments} else "start again"
+        remedy = "resume" if {"run", "demo"} & {*arguments} else "start again"
         sys.stderr.write(f"\ninterrupted: repeat the command to {remedy}\n")
     sys.exit(code)
 

@@ -11,7 +11,7 @@ from taetpu.core.errors import UserError
 
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+")
-BYTES = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+BYTES = {"": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 BYTES |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 SIZE = re.compile(rf"(\d+(?:\.\d+)?) ?({'|'.join(BYTES)})")
 

@@ -93,5 +93,11 @@ def _filled(study: ProgramStudy, arm: ProgramArm, folder: StudyFolder) -> tuple[
 
 
 def format_command(words: list[str]) -> str:
-    """Return the words of a command as they would be written in a shell."""
-    return shlex.join(words)
+    """Return the words of a command as they would be written in bash, on one line."""
+    return " ".join(shlex.quote(word) if word.isprintable() else f"$'{_escape(word)}'" for word in words)
+
+
+def _escape(word: str) -> str:
+    """Return a word for the inside of `$'...'`."""
+    known = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\t": "\\t"}
+    return "".join(known.get(c) or (c if c.isprintable() else f"\\U{ord(c):08x}") for c in word)
