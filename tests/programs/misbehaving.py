@@ -156,6 +156,13 @@ PROGRAMS = {
         "open('log.jsonl', 'w').write('{\"step\": 1.5, \"loss\": 2.5}\\n')",
         loss=None, error="log.jsonl:1", last_line="", metrics=JSONL,
     ),
+    "reports a step below 0": Program(
+        "open('log.jsonl', 'w').write('{\"step\": -1, \"loss\": 2.5}\\n')",
+        loss=None, error="log.jsonl:1", last_line="", metrics=JSONL,
+    ),
+    "reports numbers as texts": Program(
+        "open('log.jsonl', 'w').write('{\"step\": \"1\", \"loss\": \"2.5\"}\\n')", last_line="", metrics=JSONL,
+    ),
     "writes half a line": Program(
         "open('log.jsonl', 'w').write('{\"loss\": 2.5}\\n{\"loss\": 1')",
         error="log.jsonl:2", last_line="", metrics=JSONL,

@@ -103,7 +103,7 @@ def test_reports_become_values_and_curves(read):
         ([1, 2, 2], [0, 2]),
         ([1, 9, 5, 7], [0, 2, 3]),
         ([5, 6, 7, 2, 3], [3, 4]),
-        ([-1, 0, "+1", "2.0"], [0, 1, 2, 3]),
+        ([0, "+1", "2.0"], [0, 1, 2]),
     ],
 )
 def test_a_step_replaces_those_that_are_not_below_it_and_the_last_report_counts(steps, kept, read):

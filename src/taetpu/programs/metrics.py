@@ -10,6 +10,7 @@ import math
 import re
 import time
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -334,10 +335,11 @@ def _add_object(reports: Reports, data: bytes, step_name: str, file: Path | str,
         problem = f"expected a JSON object, got {shorten_value(content)}"
         raise UserError(problem, file=file, line=number, remedy="Write metrics as an object with their names.")
     step = _parse_step(content.get(step_name), file, number, step_name)
-    values = {name: value for name, value in content.items() if name != step_name}
-    for name, value in values.items():
-        if isinstance(value, str) and parse_metric(value) is None and reports.is_number(name):
-            _parse_value(value, name, file, number)
+    values = {
+        name: _parse_value(value, name, file, number) if isinstance(value, str) and reports.is_number(name) else value
+        for name, value in content.items()
+        if name != step_name
+    }
     numbers = dict(parse_reported(values))
     for name, value in numbers.items():
         reports.add(name, value, step)
@@ -427,16 +429,12 @@ def _parse_step(value: Any, file: Path | str, number: int, name: str) -> int | N
     """Return a step, which may be written as a number without decimals such as `100.0`."""
     if value is None:
         return None
-    try:
-        if isinstance(value, bool):
-            raise ValueError
-        try:
-            return parse_int(str(value).strip())
-        except ValueError:
-            step = float(value) if isinstance(value, float) else parse_float(str(value).strip())
-            if not step.is_integer():
-                raise
-            return int(step)
-    except ValueError:
-        problem = f"the step {shorten_value(value)} is not an integer"
-        raise UserError(problem, path=(name,), file=file, line=number, remedy="Report whole steps.") from None
+    step = None
+    with suppress(ValueError):
+        step = value if isinstance(value, float) else parse_float(str(value).strip())
+        with suppress(ValueError):  # digits that a float does not have
+            step = parse_int(str(value).strip())
+    if step is None or step != step // 1 or not 0 <= step <= 2**53:
+        problem = f"the step {shorten_value(value)} is not an integer from 0 to 2^53"
+        raise UserError(problem, path=(name,), file=file, line=number, remedy="Report whole steps.")
+    return int(step)

@@ -141,6 +141,31 @@ def test_a_study_may_be_a_dictionary(tmp_path, monkeypatch):
     assert PATTERN in load_program_study(study_data()).program.metrics["stdout"]
 
 
+CONFIG = {"command": ["python", "train.py", "{config}", "{seed}"]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "named"),
+    [
+        ({"program": {**CONFIG, "config": {"path": "c.json"}}}, ("program", "config", "path"), "{folder}/c.json"),
+        (
+            {"program": {"command": ["python", "train.py", "{seed}"], "config": {"path": "{folder}/c.json"}}},
+            ("program", "command"), "{config}",
+        ),
+        (
+            {"program": {**CONFIG, "config": {"path": "{folder}/c.json", "add": {"lr": {"first": 3}}}}},
+            ("program", "config", "add", "lr.first"), "base",
+        ),
+        ({"program": {"environment": {"A=B": "x"}}}, ("program", "environment", "A=B"), "'='"),
+        ({"base": {"lr": 1, "bias": 1}, "arms": {"text": {"lr": "1"}}}, ("arms", "text", "lr"), "another"),
+    ],
+)  # fmt: skip
+def test_what_would_mix_runs_or_never_reach_the_program_is_refused(tmp_path, changes, path, named):
+    error = refused(tmp_path, **changes)
+    assert error.path == path
+    assert named in error.remedy
+
+
 @pytest.mark.parametrize(
     ("place", "changes"),
     [

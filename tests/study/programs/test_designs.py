@@ -69,6 +69,19 @@ def test_seeds_are_added_until_arms_are_resolved(tmp_path):
     assert outcome.results["seeds"] == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize(
+    ("changes", "rung"), [({"ladder": {"lr": [0.1, 0.3]}}, "lr=0.3"), ({"across": {"lr": [0.1, 0.3]}}, "lr=0.3")]
+)
+def test_arms_are_compared_with_the_baseline_of_their_rung(tmp_path, changes, rung):
+    outcome = run(tmp_path, arms={"bias": {"bias": True}}, **changes)
+    arms = {arm["name"]: arm for arm in outcome.results["arms"]}
+    assert {name: arm["against"] for name, arm in arms.items()} == {
+        "baseline": None, "bias": "baseline", f"baseline@{rung}": None, f"bias@{rung}": f"baseline@{rung}",
+    }  # fmt: skip
+    values = written(outcome.results)
+    assert values[f"baseline@{rung}"] == pytest.approx([value + 0.2 for value in values["baseline"]])
+
+
 def test_claims_are_checked_against_the_runs(tmp_path):
     run(tmp_path, TRAIN.replace('Random(settings["seed"])', 'Random(settings["seed"] + settings["lr"])'), seeds=3)
     claims = tmp_path / "claims.yaml"

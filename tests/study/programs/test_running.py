@@ -70,6 +70,15 @@ def test_changed_inputs_refuse_finished_runs_by_name(run, tmp_path):
     assert folder_of(tmp_path).read_study() == before
 
 
+def test_a_program_that_changes_its_source_ends_the_study(run, tmp_path):
+    """The first run ends: it began with the source that its record names. No run begins with another one."""
+    with pytest.raises(UserError, match=r"train\.py") as caught:
+        run(source=f"{TRAIN}open('train.py', 'a').write('# changed')\n")
+    assert caught.value.path == ("program", "inputs")
+    folder = StudyFolder(open_store(tmp_path / "runs"), "tiny")
+    assert [run.status() for run in folder.runs()].count("done") == 1
+
+
 def test_a_program_may_change_until_a_run_has_finished(run, tmp_path):
     lines = []
     outcome = run(lines, source="import sys; sys.exit('broken')")

@@ -5,6 +5,7 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 
 from taetpu.core.errors import UserError
@@ -12,7 +13,6 @@ from taetpu.core.identity import canonical_json
 from taetpu.spec.programs.program_config import ProgramConfig
 
 MOST_INPUTS = 10_000
-CHUNK = 2**20
 SCRIPT = re.compile(r"[\w./-]+\.(py|sh|bash|pl|R|jl|js|lua)")
 """A word of a command that names a script."""
 
@@ -91,13 +91,22 @@ def _names_near(cwd: Path, pattern: str) -> list[str]:
     return [path.name for path in folder.iterdir()] if folder.is_dir() else []
 
 
+def changed_inputs(cwd: Path, digests: Mapping[str, str]) -> list[str]:
+    """Return the files among inputs whose content is no longer that of their digest."""
+    return [name for name, digest in digests.items() if (cwd / name).is_file() and _digest(cwd / name) != digest]
+
+
 def _digest(file: Path) -> str:
-    digest = hashlib.sha256()
     try:
-        with file.open("rb") as opened:
-            while chunk := opened.read(CHUNK):
-                digest.update(chunk)
+        about = file.stat()
+        return _digest_of(file, about.st_size, about.st_mtime_ns, about.st_ino)
     except OSError as error:
         problem = f"cannot read this input: {error.strerror}"
         raise UserError(problem, path=("inputs",), file=file, remedy="Make the file readable.") from None
-    return digest.hexdigest()
+
+
+@lru_cache(maxsize=MOST_INPUTS)
+def _digest_of(file: Path, *_: int) -> str:
+    """Return the digest of a file. It is read again if the further arguments differ, which tell versions apart."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()

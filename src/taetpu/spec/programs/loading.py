@@ -1,6 +1,6 @@
 """Load a study file whose runs are the user's command. Every arm is checked before a program is started."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -15,10 +15,10 @@ from taetpu.spec.contrasts import plan_contrasts
 from taetpu.spec.document import Document, format_value, read_document
 from taetpu.spec.goal import Measured, plan_goal
 from taetpu.spec.programs.command import KEY, PLACES, VALUE, Command, parse_text
-from taetpu.spec.programs.config_files import check_nulls, file_format, read_template
+from taetpu.spec.programs.config_files import check_nulls, encode, file_format, read_template
 from taetpu.spec.programs.inputs import fingerprint, input_digests
-from taetpu.spec.programs.program_config import ProgramConfig
-from taetpu.spec.programs.settings import Settings, apply_settings, flatten_settings
+from taetpu.spec.programs.program_config import ConfigFileConfig, ProgramConfig
+from taetpu.spec.programs.settings import Settings, apply_settings, flatten_settings, nest_settings
 from taetpu.spec.programs.study import ProgramArm, ProgramStudy
 from taetpu.spec.programs.study_keys import ProgramFile
 from taetpu.spec.repeats import described, nuisances
@@ -84,6 +84,7 @@ def load_program_study(
         if spec.program.config is not None:
             for arm in arms:
                 check_nulls(spec.program.config, arm.overrides or base, arm.place)
+        _check_words(spec.program, command, arms)
         contrasts = _contrasts(spec, arms, base)
         return ProgramStudy(
             name=spec.study,
@@ -131,6 +132,9 @@ def read_command(program: ProgramConfig, base: Settings) -> Command:
     pairs = []
     for name, value in program.environment.items():
         place = ("environment", str(name))
+        if "=" in str(name) or not str(name):
+            problem = f"{str(name)!r} cannot be the name of a variable"
+            raise UserError(problem, path=place, remedy="Use a name without '='.")
         text = str(value) if not isinstance(value, bool) else str(value).lower()
         pair = tuple(parse_text(part, [*known, KEY, VALUE], place) for part in (str(name), text))
         if pair[1].repeated and not pair[0].repeated:
@@ -167,7 +171,11 @@ def check_reach(program: ProgramConfig, command: Command, base: Settings, seeds:
     named = command.named
     if program.config is not None:
         file_format(program.config)
+        _check_file(program.config, command.named, base)
         for path, value in flatten_settings(program.config.add, ("config", "add")).items():
+            if both := [name for name in base if f"{name}.".startswith(f"{path}.") or path.startswith(f"{name}.")]:
+                problem = f"{path} is set for all arms, but {both[0]} is a setting of the baseline"
+                raise UserError(problem, path=("config", "add", path), remedy="Remove it from add, or from base.")
             if isinstance(value, str):
                 named |= parse_text(value, [*PLACES, *base], ("config", "add", path)).names
         named |= parse_text(program.config.path, [*PLACES, *base], ("config", "path")).names
@@ -187,6 +195,16 @@ def check_reach(program: ProgramConfig, command: Command, base: Settings, seeds:
     if read and "folder" not in named:
         problem = f"the run's folder reaches nothing, so the program cannot write {program.metrics[read[0]]!r} there"
         raise UserError(problem, path=("metrics", read[0]), remedy="Add e.g. '--out={folder}' to the command.")
+
+
+def _check_file(config: ConfigFileConfig, named: Collection[str], base: Settings) -> None:
+    """Raise `UserError` if runs would share a config file, or the program does not get it."""
+    if "folder" not in parse_text(config.path, [*PLACES, *base], ("config", "path")).names:
+        problem = f"all runs would write {config.path}, each in place of the one before"
+        raise UserError(problem, path=("config", "path"), remedy=f"Write {{folder}}/{Path(config.path).name}.")
+    if not {"config", "folder"} & {*named}:
+        problem = f"no word of the command passes the config file {config.path}"
+        raise UserError(problem, path=("command",), remedy='Add "{config}" to the command.')
 
 
 def _check_metric(spec: ProgramFile, sources: Any) -> None:
@@ -212,6 +230,19 @@ def _arms(spec: ProgramFile, base: Settings, document: Document) -> tuple[Progra
     return tuple(arms.values())
 
 
+def _check_words(program: ProgramConfig, command: Command, arms: Sequence[ProgramArm]) -> None:
+    """Raise `UserError` if the program gets the same from two arms with different settings, such as 4 and "4"."""
+    places = {name: f"{{{name}}}" for name in PLACES}
+    seen: dict[Any, ProgramArm] = {}
+    for arm in arms:
+        words, variables = command.fill_words(arm.settings, places), command.fill_environment(arm.settings, places)
+        content = encode(nest_settings(arm.settings), file_format(program.config)) if program.config else b""
+        other = seen.setdefault((*words, None, *sorted(variables.items()), content), arm)
+        if not same(arm.settings, other.settings):
+            problem = f"the program gets the same words from arm {arm.name!r} as from arm {other.name!r}"
+            raise UserError(problem, path=arm.place, remedy="Remove this arm, or write another value.")
+
+
 def make_arm(candidate: Candidate, base: Settings, arms: Mapping[str, ProgramArm]) -> ProgramArm | None:
     """Return an arm with its settings; None if it is a combination of `grid` that equals its baseline.
 
@@ -227,7 +258,7 @@ def make_arm(candidate: Candidate, base: Settings, arms: Mapping[str, ProgramArm
     except UserError as error:
         place = candidate.origins.get(str(error.path[0]), first) if error.path else first
         raise UserError(error.problem, path=place, remedy=error.remedy) from None
-    baseline = arms[candidate.role.get("against", BASELINE)]
+    baseline = arms.get(candidate.role.get("against", BASELINE), arms[BASELINE])  # a rung's baseline is its own
     if candidate.grid and same(settings, baseline.settings):
         return None
     idle = tuple(path for path, value in overrides.items() if same(value, base[path]))

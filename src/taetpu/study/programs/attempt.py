@@ -18,6 +18,7 @@ from taetpu.programs.output import Stream
 from taetpu.programs.process import Ending, Limits, Process, start_process
 from taetpu.spec.programs.command import PLACES, parse_text
 from taetpu.spec.programs.config_files import encode, file_format, merge, read_template
+from taetpu.spec.programs.inputs import changed_inputs
 from taetpu.spec.programs.settings import flatten_settings, nest_settings
 from taetpu.spec.programs.study import ProgramRun, ProgramStudy
 from taetpu.store.metrics import Series
@@ -166,9 +167,13 @@ def run_attempt(
         started: called with the process and the words of its command.
 
     Raises:
-        UserError: If the command cannot be started, a file cannot be written, or the program of an earlier attempt does
-            not end.
+        UserError: If an input has changed since the study was loaded, the command cannot be started, a file cannot be
+            written, or the program of an earlier attempt does not end.
     """
+    if changed := changed_inputs(study.cwd, study.inputs):
+        problem = f"{changed[0]} has changed while the study runs, before the start of {run.title}"
+        remedy = "Undo the change and repeat the command, or use another name for the study."
+        raise study.document.locate(UserError(problem, path=("program", "inputs"), remedy=remedy))
     with hold_locks([files.place / "lock", *slot.locks]) as locks:
         return _run_locked(study, run, files, slot, started, locks)
 

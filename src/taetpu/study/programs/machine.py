@@ -43,6 +43,8 @@ def machine_slots(each: EachConfig | None, runs: int) -> list[Slot]:
             fewer = f"Use at most {available}, or" if available else "Use"
             raise UserError(problem + limit, path=path, remedy=f"{fewer} another machine.")
         fits.append(available // needed)
+    if each.gpus is None and each.cpus is None:
+        fits.append(len(cores))
     return [
         Slot(
             gpus=None if each.gpus is None else tuple(gpus[number * each.gpus : (number + 1) * each.gpus]),
