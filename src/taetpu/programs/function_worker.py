@@ -27,7 +27,7 @@ def iterate_reports(result: Any) -> Iterator[Mapping[str, Any]]:
     for report in [result] if isinstance(result, Mapping) or not hasattr(result, "__next__") else result:
         if not isinstance(report, Mapping):
             raise TypeError(
-                f"train must return a dict of numbers, or yield some, got {type(report).__name__}: {report!r}"
+                f"the function must return a dict of numbers, or yield some, got {type(report).__name__}: {report!r}"
             )
         yield {str(name): convert_number(name, value) for name, value in report.items()}
 

@@ -26,7 +26,7 @@ class Outcome:
     Attributes:
         results: the content of `results.json`.
         report: the addresses of the report, by format.
-        failed: the packs that failed.
+        failed: the packs or programs that failed.
         refuted: one message for each reused run whose results differed when it was trained again.
         folder: the study's folder. It can be passed to `taetpu.plot`.
         failed_tables: the post-hoc ablation tables that could not be computed.
@@ -40,8 +40,9 @@ class Outcome:
     failed_tables: list["FailedTable"] = field(default_factory=list)
 
     def __repr__(self) -> str:
-        """Return the study's name and headline, and the number of packs that failed."""
-        failed = f"; {len(self.failed)} packs failed" if self.failed else ""
+        """Return the study's name and headline, and the number of runs that failed."""
+        runs = sum(len(failure.runs) for failure in self.failed)
+        failed = f"; {runs} run{'s' * (runs > 1)} failed" if runs else ""
         return f"Outcome({self.results['study']}: {headline(self.results)}{failed})"
 
     def _repr_html_(self) -> str:
@@ -52,5 +53,5 @@ class Outcome:
 
     @property
     def whole(self) -> bool:
-        """Whether no pack failed and no reused run was refuted."""
+        """Whether no run failed and no reused run was refuted."""
         return not self.failed and not self.refuted

@@ -62,8 +62,9 @@ class EventLog(Events):
         """Write the size of the study."""
         self.total, self.primary = left, study.measure.primary
         at_once = f", {slots} at once" if slots > 1 else ""
-        arms, seeds = len(study.arms), len(study.seeds)
-        self.log(f"study {study.name}: {arms} arms, {seeds} seeds, {left} runs to start{at_once}")
+        numbers = (len(study.arms), "arm"), (len(study.seeds), "seed"), (left, "run")
+        sizes = ", ".join(f"{number} {noun}{'s' * (number != 1)}" for number, noun in numbers)
+        self.log(f"study {study.name}: {sizes} to start{at_once}")
 
     def on_start(self, run: ProgramRun, slot: Slot, words: Sequence[str], where: str) -> None:
         """Write the run, its GPUs and its node."""
