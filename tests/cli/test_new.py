@@ -76,7 +76,7 @@ ARMS = {
     "text": {"no-position", "one-head", "no-ffn-last", "lr=0.001", "lr=0.01"},
     "tokens": {"no-position", "relu", "untied"},
     "tasks": {"no-position", "no-ffn", "one-head"},
-    "factorial": {"no-position", "ffn=relu", "norm.placement=post"},
+    "factorial": {"no-position", "ffn=relu", "placement=post"},
     "ladder": {"no-position", "no-ffn", "layernorm"},
     "goal": {"dim=16,num_layers=1", "dim=64"},
     "classify": {"mean", "no-position", "one-layer"},
