@@ -8,8 +8,7 @@ from taetpu.study.gallery_index import NOT_RUN, Entry, read_gallery
 
 PAGE = Path(__file__).parents[2] / "docs/gallery.md"
 START, END = "<!-- table -->\n", "<!-- end of the table -->"
-COLUMNS = ("command", "claim and source", "expected", "here", "measured", "time", "date and machine")
-
+COLUMNS = ("command", "claim and source", "expected", "here")
 
 IMAGES = PAGE.parent / "img/gallery"
 MOST = 300_000
@@ -28,14 +27,15 @@ def render_row(entry: Entry) -> str:
     source, seen = entry.source, entry.measured
     by = f"{source.by}, *{source.title}*" + (f", arXiv {source.arxiv}" if source.arxiv else "")
     values = "" if seen is None else f"{seen.values}. {seen.reason}".strip() if seen.reason else seen.values
+    measured = ""
+    if seen is not None:
+        cpu = f", {seen.cpu_seconds} s of CPU time" if seen.cpu_seconds else ""
+        measured = f": {values} ({seen.seconds} s{cpu}; {seen.date}, {seen.machine})"
     cells = [
         f"[`taetpu gallery run {entry.name}`](../src/taetpu/study/gallery/{entry.name}.yaml)",
         f"{entry.claim} {by} (read: {source.read})",
         entry.tolerance,
-        entry.outcome,
-        values,
-        f"{seen.seconds} s" + (f", {seen.cpu_seconds} s of CPU time" if seen.cpu_seconds else "") if seen else "",
-        f"{seen.date}, {seen.machine}" if seen else "",
+        f"**{entry.outcome}**{measured}",
     ]
     return f"| {' | '.join(cells)} |\n"
 
