@@ -150,7 +150,9 @@ class LoopbackHosts:
         for below in ("home", "state", "bin"):
             (folder / below).mkdir(parents=True)
         vm = Vm(name, worker, folder, free_port(), secrets.token_hex(8), {})
-        vm.environment |= {key: os.environ[key] for key in PASSED_ON if key in os.environ} | self.environment
+        rounding = [key for key in os.environ if key.startswith("OPENBLAS_")]  # as on this machine, so that bytes agree
+        passed = {key: os.environ[key] for key in (*PASSED_ON, *rounding) if key in os.environ}
+        vm.environment |= passed | self.environment
         vm.environment |= {"HOME": str(vm.home), "STATE_DIRECTORY": str(folder / "state"), MARK: vm.mark}
         vm.environment["PATH"] = f"{folder / 'bin'}:{_foreign_path(vm.environment.get('PATH', os.defpath))}"
         for program, script in self.programs.items():
