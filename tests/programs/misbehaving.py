@@ -153,12 +153,12 @@ PROGRAMS = {
                                           last_line="step 7: loss 7.5"),
     "reports a step twice": Program("for i in (3, 2): print(f'step 1: loss {i}.5')"),
     "reports a step that is no integer": Program(
-        "open('log.jsonl', 'w').write('{\"step\": 1.5, \"loss\": 2.5}\\n')",
-        loss=None, error="log.jsonl:1", last_line="", metrics=JSONL,
+        "open('log.jsonl', 'w').write('{\"step\": 1.5, \"loss\": 2.5}\\n')\nimport time; time.sleep(600)",
+        "stopped", -15, loss=None, error="log.jsonl:1", last_line="", metrics=JSONL,
     ),
     "reports a step below 0": Program(
-        "open('log.jsonl', 'w').write('{\"step\": -1, \"loss\": 2.5}\\n')",
-        loss=None, error="log.jsonl:1", last_line="", metrics=JSONL,
+        "open('log.jsonl', 'w').write('{\"step\": -1, \"loss\": 2.5}\\n')\nimport time; time.sleep(600)",
+        "stopped", -15, loss=None, error="log.jsonl:1", last_line="", metrics=JSONL,
     ),
     "reports numbers as texts": Program(
         "open('log.jsonl', 'w').write('{\"step\": \"1\", \"loss\": \"2.5\"}\\n')", last_line="", metrics=JSONL,
