@@ -1,4 +1,4 @@
-"""`taetpu run` with several study files: all are checked first, then each is run in a process of its own.
+"""`taetpu run` with several study files: all are checked first, then each is run in a separate process.
 
 A process for each study, so that JAX holds no accelerator while the programs of another study run, that plug-ins of two
 studies may have the same names, and that a process which the system ends for lack of memory ends one study only.

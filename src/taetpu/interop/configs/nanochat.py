@@ -125,7 +125,7 @@ def _add(config: ConfigFile, name: str, value: Any, line: int | None) -> None:
     try:
         config.given[name] = kind(value) if kind in (int, float) and value is not None else value
     except ValueError:
-        config.note(name, "its value is no number, so the default is used")
+        config.note(name, "its value is not a number, so the default is used")
         config.given[name] = DEFAULTS[name]
 
 

@@ -171,14 +171,15 @@ def check_reach(program: ProgramConfig, command: Command, base: Settings, seeds:
     named = command.named
     if program.config is not None:
         file_format(program.config)
-        _check_file(program.config, command.named, base)
         for path, value in flatten_settings(program.config.add, ("config", "add")).items():
             if both := [name for name in base if f"{name}.".startswith(f"{path}.") or path.startswith(f"{name}.")]:
                 problem = f"{path} is set for all arms, but {both[0]} is a setting of the baseline"
                 raise UserError(problem, path=("config", "add", path), remedy="Remove it from add, or from base.")
             if isinstance(value, str):
                 named |= parse_text(value, [*PLACES, *base], ("config", "add", path)).names
-        named |= parse_text(program.config.path, [*PLACES, *base], ("config", "path")).names
+        in_path = parse_text(program.config.path, [*PLACES, *base], ("config", "path")).names
+        _check_file(program.config, in_path, command.named)
+        named |= in_path
     lost = [path for path in base if path not in named]
     if lost and not command.passes_all and program.config is None:
         names = ", ".join(lost)
@@ -197,12 +198,12 @@ def check_reach(program: ProgramConfig, command: Command, base: Settings, seeds:
         raise UserError(problem, path=("metrics", read[0]), remedy="Add e.g. '--out={folder}' to the command.")
 
 
-def _check_file(config: ConfigFileConfig, named: Collection[str], base: Settings) -> None:
+def _check_file(config: ConfigFileConfig, in_path: Collection[str], in_command: Collection[str]) -> None:
     """Raise `UserError` if runs would share a config file, or the program does not get it."""
-    if "folder" not in parse_text(config.path, [*PLACES, *base], ("config", "path")).names:
+    if "folder" not in in_path:
         problem = f"all runs would write {config.path}, each in place of the one before"
         raise UserError(problem, path=("config", "path"), remedy=f"Write {{folder}}/{Path(config.path).name}.")
-    if not {"config", "folder"} & {*named}:
+    if not {"config", "folder"} & {*in_command}:
         problem = f"no word of the command passes the config file {config.path}"
         raise UserError(problem, path=("command",), remedy='Add "{config}" to the command.')
 
