@@ -15,6 +15,9 @@ from taetpu.report.priors import SEVERAL, find_priors, read_priors
 from taetpu.spec.field_paths import find_fields
 from taetpu.spec.kind_examples import slot_path
 from taetpu.spec.study_config import RunConfig
+from taetpu.stats.arm_changes import value_at
+from taetpu.store.documents import from_yaml
+from taetpu.study.gallery_index import entry_files, find_entry
 
 BASE = {
     "model": {
@@ -104,7 +107,22 @@ def test_entries_name_existing_kinds_and_dated_sources(entry) -> None:
         assert re.search(r" (19|20)\d\d$", source["by"])
         assert re.fullmatch(r"\d{4}\.\d{4,5}", source["arxiv"])
         assert source["read"].startswith("abstract")
-    assert set(entry) <= {"setting", "from", "to", "where", "found", "what", "sources"}
+    assert set(entry) <= {"setting", "from", "to", "where", "found", "what", "sources", "gallery"}
+
+
+@pytest.mark.parametrize("entry", [e for e in ENTRIES if "gallery" in e], ids=lambda e: e["gallery"]["study"])
+def test_results_of_the_gallery_are_on_the_same_change_and_as_they_were_measured(entry) -> None:
+    about = find_entry(entry["gallery"]["study"])
+    cited = {"study": about.name, "claim": about.claim, "measured": f"{about.outcome}: {about.measured.values}"}
+    assert entry["gallery"] == cited
+    with entry_files(about) as (file, _):
+        study = from_yaml(file.read_bytes(), file.name)
+    used = [value_at(study["base"], entry["setting"]), *(arm.get(entry["setting"]) for arm in study["arms"].values())]
+    used = [value["kind"] if isinstance(value, dict) else value for value in used]
+    old, new = (next(value for value in entry[side] if value in used) for side in ("from", "to"))
+    parent, _, name = entry["setting"].removeprefix("model.").rpartition(".")
+    base = based(**{parent: {**BASE["model"][parent], name: old}} if parent else {name: {"kind": old}})
+    assert cited["measured"] in known({entry["setting"]: new}, base).measured
 
 
 def test_the_collection_is_dated_and_has_no_duplicates() -> None:
@@ -226,6 +244,16 @@ def test_every_format_of_the_report_has_the_findings(store_study) -> None:
     arm = next(arm for arm in before["arms"] if arm["name"] == "layernorm")
     line = next(line for line in text.splitlines() if line.startswith("| layernorm |") and "Sennrich" in line)
     assert f"| Zhang and Sennrich 2019 | {arm['verdict']}, " in line
+
+
+@pytest.mark.slow
+def test_a_report_cites_the_gallery_on_the_changes_that_it_measured(store_study) -> None:
+    folder = store_study({"baseline": ({}, 0.0), "gelu": ({"model.ffn": "gelu-erf"}, 0.02)})
+    written = build_report(folder)
+    for kind in ("html", "markdown"):
+        text = Path(written[kind]).read_text()
+        assert "GLU Variants Improve Transformer" in text
+        assert find_entry("swiglu").measured.values in text
 
 
 @pytest.mark.slow

@@ -29,6 +29,8 @@ class Prior:
     """Authors and years of the sources."""
     sources: str
     """Authors, years, titles and identifiers of the sources, with what was read of them."""
+    measured: str
+    """What a study of `taetpu gallery` measured on the same change, in two sentences; empty if none did."""
 
 
 @functools.cache
@@ -123,7 +125,15 @@ def _baseline_matches(where: Mapping[str, Sequence[Any]], base: Mapping[str, Any
 def _make_prior(change: str, entry: Mapping[str, Any], finding: str) -> Prior:
     sources = entry["sources"]
     places = [f"{s['by']}, {s['title']}, arXiv {s['arxiv']} ({s['read']})" for s in sources]
-    return Prior(change, finding, entry["what"], "; ".join(source["by"] for source in sources), "; ".join(places))
+    by = "; ".join(source["by"] for source in sources)
+    return Prior(change, finding, entry["what"], by, "; ".join(places), _cite_gallery(entry))
+
+
+def _cite_gallery(entry: Mapping[str, Any]) -> str:
+    if "gallery" not in entry:
+        return ""
+    study, claim, measured = (entry["gallery"][part] for part in ("study", "claim", "measured"))
+    return f"Measured at a small scale by `taetpu gallery run {study}`: {claim} This was {measured}."
 
 
 def priors_section(results: Results, priors: Mapping[str, Prior]) -> Section:
@@ -138,7 +148,7 @@ def priors_section(results: Results, priors: Mapping[str, Prior]) -> Section:
         "budgets differ, so the findings neither confirm nor refute the results of this study, and verdicts do not use "
         f"them. {_retest()} The collection is from {read_priors()['collected']} and is not complete."
     )
-    notes = dict.fromkeys(f"{prior.what} {prior.sources}." for _, prior in known)
+    notes = dict.fromkeys(f"{prior.what} {prior.sources}. {prior.measured}".strip() for _, prior in known)
     columns = ("arm", "change", "published", "source", "this study")
     return Section("Published findings", lead, [Table(columns, rows, left=5)], notes=list(notes))
 
