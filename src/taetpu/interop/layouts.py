@@ -168,20 +168,26 @@ class Rule:
 
 
 def layer_rules(theirs: str, ours: str, layout: Layout = LINEAR) -> tuple[Rule, Rule]:
-    """Return the rules of a weight and a bias in each layer.
+    """Return the rules of a weight and a bias in each layer (see `module_rules`)."""
+    return module_rules(theirs, ours, layout, "layers.{i}.")
+
+
+def module_rules(theirs: str, ours: str, layout: Layout = LINEAR, place: str = "") -> tuple[Rule, Rule]:
+    """Return the rules of a weight and a bias.
 
     Args:
         theirs: The name of the module of torch.
-        ours: The names of the weights in a layer of taetpu, separated by spaces, such as `mixer.wq` and `ffn.up`; or
-            the name of a norm, such as `mixer_norm`, whose weight is a vector.
+        ours: The names of the weights in taetpu, separated by spaces, such as `mixer.wq` and `ffn.up`; or the name of a
+            norm, such as `mixer_norm`, whose weight is a vector.
         layout: The layout of the weight.
+        place: What stands before all names in taetpu.
     """
     if ours.endswith("norm"):
         weights, biases, layout = [f"{ours}.weight"], [f"{ours}.bias"], PLAIN
     else:
         weights = ours.split()
         biases = [name.replace(".w", ".b") if ".w" in name else f"{name}_bias" for name in weights]
-    joined = [" ".join(f"layers.{{i}}.{name}" for name in group) for group in (weights, biases)]
+    joined = [" ".join(f"{place}{name}" for name in group) for group in (weights, biases)]
     return (
         Rule(f"{theirs}.weight", joined[0], layout),
         Rule(f"{theirs}.bias", joined[1], layout if isinstance(layout, HeadsFused | HalvesSwapped) else PLAIN),

@@ -103,11 +103,11 @@ class Family:
     model_type: str
     architecture: str
     about: str
-    prefix: str
     rules: tuple[Rule, ...]
     settings: type[FamilySettings]
     read: Callable[[Settings], dict[str, Any]]
     write: Callable[[Exported], dict[str, Any]]
+    prefix: str = "model."
     fixed: Settings = field(default_factory=dict)
     harmless: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)

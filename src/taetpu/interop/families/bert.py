@@ -18,7 +18,7 @@ from pydantic import Field, PositiveFloat
 
 from taetpu.interop.families.base import MLPS, Count, Exported, Family, FamilySettings, Settings, TokenNumbers
 from taetpu.interop.families.layer_norms import MLP_CHOICES, Names, Rate
-from taetpu.interop.layouts import LINEAR, PADDED, PLAIN, Layout, Rule, layer_rules
+from taetpu.interop.layouts import LINEAR, PADDED, PLAIN, Layout, Rule, layer_rules, module_rules
 
 NAMES = Names(dropouts=("hidden_dropout_prob", "attention_probs_dropout_prob"))
 FIXED: Settings = {
@@ -92,8 +92,7 @@ def encoder_rules(prefix: str, positions: Layout) -> tuple[Rule, ...]:
         Rule(f"{inputs}.word_embeddings.weight", "embedding.weight"),
         Rule(f"{inputs}.position_embeddings.weight", "position.weight", positions),
         Rule(f"{inputs}.token_type_embeddings.weight", "types"),
-        Rule(f"{inputs}.LayerNorm.weight", "stem.norm.weight"),
-        Rule(f"{inputs}.LayerNorm.bias", "stem.norm.bias"),
+        *module_rules(f"{inputs}.LayerNorm", "stem.norm"),
         *layer_rules(f"{layer}.attention.self.query", "mixer.wq"),
         *layer_rules(f"{layer}.attention.self.key", "mixer.wk"),
         *layer_rules(f"{layer}.attention.self.value", "mixer.wv"),
@@ -108,10 +107,8 @@ def encoder_rules(prefix: str, positions: Layout) -> tuple[Rule, ...]:
 def head_rules(dense: str, norm: str, bias: str) -> tuple[Rule, ...]:
     """Return the rules of the head of a masked language model, given the names of its modules and of its bias."""
     return (
-        Rule(f"{dense}.weight", "readout.dense", LINEAR),
-        Rule(f"{dense}.bias", "readout.dense_bias"),
-        Rule(f"{norm}.weight", "readout.norm.weight"),
-        Rule(f"{norm}.bias", "readout.norm.bias"),
+        *module_rules(dense, "readout.dense"),
+        *module_rules(norm, "readout.norm"),
         Rule(bias, "embedding.bias"),
     )
 
@@ -119,8 +116,7 @@ def head_rules(dense: str, norm: str, bias: str) -> tuple[Rule, ...]:
 def classifier_rules(dense: str, output: str) -> tuple[Rule, ...]:
     """Return the rules of the head of a classifier, given the names of its modules."""
     return (
-        Rule(f"{dense}.weight", "readout.pooler", LINEAR),
-        Rule(f"{dense}.bias", "readout.pooler_bias"),
+        *module_rules(dense, "readout.pooler"),
         Rule(f"{output}.weight", "embedding.unembed", LINEAR),
         Rule(f"{output}.bias", "embedding.bias"),
     )

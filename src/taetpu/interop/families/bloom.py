@@ -14,7 +14,7 @@ from taetpu.core.errors import UserError
 from taetpu.interop.families.base import DEFAULT_LENGTH, Count, Exported, Family, FamilySettings, Settings, TokenNumbers
 from taetpu.interop.families.layer_norms import MLP_CHOICES, Names, Rate
 from taetpu.interop.families.rope import RopeReader, RopeSettings, write_plain_rope
-from taetpu.interop.layouts import HEADS_FUSED, LINEAR, Rule, layer_rules
+from taetpu.interop.layouts import HEADS_FUSED, LINEAR, Rule, layer_rules, module_rules
 
 LAYER = "transformer.h.{i}"
 RULES = (
@@ -25,8 +25,7 @@ RULES = (
     *layer_rules(f"{LAYER}.post_attention_layernorm", "ffn_norm"),
     *layer_rules(f"{LAYER}.mlp.dense_h_to_4h", "ffn.up"),
     *layer_rules(f"{LAYER}.mlp.dense_4h_to_h", "ffn.down"),
-    Rule("transformer.ln_f.weight", "norm.weight"),
-    Rule("transformer.ln_f.bias", "norm.bias"),
+    *module_rules("transformer.ln_f", "norm"),
     Rule("lm_head.weight", "embedding.unembed", LINEAR),
 )
 
@@ -70,8 +69,7 @@ BLOOM = Family(
     prefix="transformer.",
     rules=(
         *RULES,
-        Rule("transformer.word_embeddings_layernorm.weight", "stem.norm.weight"),
-        Rule("transformer.word_embeddings_layernorm.bias", "stem.norm.bias"),
+        *module_rules("transformer.word_embeddings_layernorm", "stem.norm"),
     ),
     settings=BloomSettings,
     read=read_bloom,

@@ -15,7 +15,7 @@ from pydantic import PositiveFloat
 
 from taetpu.interop.families.base import Count, Exported, Family, FamilySettings, Settings, TokenNumbers
 from taetpu.interop.families.layer_norms import GPT, GPT_ALIASES, MLP_CHOICES, SUMMARY, Rate
-from taetpu.interop.layouts import LINEAR, PLAIN, Layout, Rule, layer_rules
+from taetpu.interop.layouts import LINEAR, PLAIN, Layout, Rule, layer_rules, module_rules
 
 LAYER = "transformer.h.{i}"
 
@@ -31,8 +31,7 @@ def gpt2_rules(layout: Layout) -> tuple[Rule, ...]:
         *layer_rules(f"{LAYER}.ln_2", "ffn_norm"),
         *layer_rules(f"{LAYER}.mlp.c_fc", "ffn.up", layout),
         *layer_rules(f"{LAYER}.mlp.c_proj", "ffn.down", layout),
-        Rule("transformer.ln_f.weight", "norm.weight"),
-        Rule("transformer.ln_f.bias", "norm.bias"),
+        *module_rules("transformer.ln_f", "norm"),
         Rule("lm_head.weight", "embedding.unembed", LINEAR),
     )
 

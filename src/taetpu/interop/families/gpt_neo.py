@@ -11,7 +11,7 @@ from taetpu.core.errors import UserError
 from taetpu.interop.families.base import Count, Exported, Family, FamilySettings, Settings, TokenNumbers
 from taetpu.interop.families.layer_norms import MLP_CHOICES, SUMMARY, Names, Rate
 from taetpu.interop.families.windows import FULL, SLIDING, with_windows, write_windows
-from taetpu.interop.layouts import LINEAR, Rule, layer_rules
+from taetpu.interop.layouts import LINEAR, Rule, layer_rules, module_rules
 
 LAYER = "transformer.h.{i}"
 NAMES = Names(
@@ -83,8 +83,7 @@ GPT_NEO = Family(
         *layer_rules(f"{LAYER}.mlp.c_fc", "ffn.up"),
         *layer_rules(f"{LAYER}.mlp.c_proj", "ffn.down"),
         *layer_rules(f"{LAYER}.ln_2", "ffn_norm"),
-        Rule("transformer.ln_f.weight", "norm.weight"),
-        Rule("transformer.ln_f.bias", "norm.bias"),
+        *module_rules("transformer.ln_f", "norm"),
         Rule("lm_head.weight", "embedding.unembed", LINEAR),
     ),
     settings=GPTNeoSettings,

@@ -93,7 +93,6 @@ GPT_OSS = Family(
     model_type="gpt_oss",
     architecture="GptOssForCausalLM",
     about="gpt-oss",
-    prefix="model.",
     rules=llama_rules(PRE_NORMS, MOE_RULES),
     settings=GptOssSettings,
     read=read_gpt_oss,

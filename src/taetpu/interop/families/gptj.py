@@ -10,7 +10,7 @@ from pydantic import PositiveFloat
 
 from taetpu.interop.families.base import Count, Exported, Family, FamilySettings, Settings, TokenNumbers
 from taetpu.interop.families.layer_norms import GPT, GPT_ALIASES, MLP_CHOICES, SUMMARY, Rate
-from taetpu.interop.layouts import LINEAR, Rule, layer_rules
+from taetpu.interop.layouts import LINEAR, Rule, layer_rules, module_rules
 
 LAYER = "transformer.h.{i}"
 
@@ -62,8 +62,7 @@ GPTJ = Family(
         *layer_rules(f"{LAYER}.ln_1", "mixer_norm"),
         *layer_rules(f"{LAYER}.mlp.fc_in", "ffn.up"),
         *layer_rules(f"{LAYER}.mlp.fc_out", "ffn.down"),
-        Rule("transformer.ln_f.weight", "norm.weight"),
-        Rule("transformer.ln_f.bias", "norm.bias"),
+        *module_rules("transformer.ln_f", "norm"),
         Rule("lm_head.weight", "embedding.unembed", LINEAR),
         Rule("lm_head.bias", "embedding.bias"),
     ),

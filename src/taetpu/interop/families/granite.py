@@ -47,7 +47,6 @@ GRANITE = Family(
     model_type="granite",
     architecture="GraniteForCausalLM",
     about="Granite 3",
-    prefix="model.",
     rules=llama_rules(PRE_NORMS),
     settings=GraniteSettings,
     read=read_granite,

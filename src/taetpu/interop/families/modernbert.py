@@ -34,7 +34,7 @@ from taetpu.interop.families.windows import (
     with_windows,
     write_windows,
 )
-from taetpu.interop.layouts import LINEAR, Rule, layer_rules
+from taetpu.interop.layouts import LINEAR, Rule, layer_rules, module_rules
 
 LAYER = "model.layers.{i}"
 BASES = {FULL: 160_000.0, SLIDING: 10_000.0}
@@ -144,26 +144,21 @@ def write_modernbert(ours: Exported) -> dict[str, Any]:
 
 RULES = (
     Rule("model.embeddings.tok_embeddings.weight", "embedding.weight"),
-    Rule("model.embeddings.norm.weight", "stem.norm.weight"),
-    Rule("model.embeddings.norm.bias", "stem.norm.bias"),
+    *module_rules("model.embeddings.norm", "stem.norm"),
     *layer_rules(f"{LAYER}.attn_norm", "mixer_norm"),
     *layer_rules(f"{LAYER}.attn.Wqkv", "mixer.wq mixer.wk mixer.wv"),
     *layer_rules(f"{LAYER}.attn.Wo", "mixer.wo"),
     *layer_rules(f"{LAYER}.mlp_norm", "ffn_norm"),
     *layer_rules(f"{LAYER}.mlp.Wi", "ffn.gate ffn.up"),
     *layer_rules(f"{LAYER}.mlp.Wo", "ffn.down"),
-    Rule("model.final_norm.weight", "norm.weight"),
-    Rule("model.final_norm.bias", "norm.bias"),
-    Rule("head.dense.weight", "readout.dense", LINEAR),
-    Rule("head.dense.bias", "readout.dense_bias"),
-    Rule("head.norm.weight", "readout.norm.weight"),
-    Rule("head.norm.bias", "readout.norm.bias"),
+    *module_rules("model.final_norm", "norm"),
+    *module_rules("head.dense", "readout.dense"),
+    *module_rules("head.norm", "readout.norm"),
 )
 MODERNBERT = Family(
     model_type="modernbert",
     architecture="ModernBertForMaskedLM",
     about="ModernBERT",
-    prefix="model.",
     rules=(*RULES, Rule("decoder.bias", "embedding.bias")),
     settings=ModernBertSettings,
     read=read_modernbert,

@@ -60,7 +60,6 @@ NANOCHAT = Family(
     model_type="nanochat",
     architecture="NanoChatForCausalLM",
     about="nanochat",
-    prefix="model.",
     rules=llama_rules(
         {},
         (*layer_rules(f"{LAYER}.mlp.fc1", "ffn.up"), *layer_rules(f"{LAYER}.mlp.fc2", "ffn.down")),

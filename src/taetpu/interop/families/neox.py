@@ -22,7 +22,7 @@ from taetpu.interop.families.base import (
 )
 from taetpu.interop.families.layer_norms import MLP_CHOICES, Names, Rate
 from taetpu.interop.families.rope import RopeReader, RopeSettings, Share, write_plain_rope
-from taetpu.interop.layouts import HEADS_FUSED, LINEAR, Rule, layer_rules
+from taetpu.interop.layouts import HEADS_FUSED, LINEAR, Rule, layer_rules, module_rules
 
 LAYER = "gpt_neox.layers.{i}"
 RULES = (
@@ -33,8 +33,7 @@ RULES = (
     *layer_rules(f"{LAYER}.post_attention_layernorm", "ffn_norm"),
     *layer_rules(f"{LAYER}.mlp.dense_h_to_4h", "ffn.up"),
     *layer_rules(f"{LAYER}.mlp.dense_4h_to_h", "ffn.down"),
-    Rule("gpt_neox.final_layer_norm.weight", "norm.weight"),
-    Rule("gpt_neox.final_layer_norm.bias", "norm.bias"),
+    *module_rules("gpt_neox.final_layer_norm", "norm"),
     Rule("embed_out.weight", "embedding.unembed", LINEAR),
 )
 

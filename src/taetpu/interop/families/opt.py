@@ -10,7 +10,7 @@ from typing import Any
 from taetpu.core.errors import UserError
 from taetpu.interop.families.base import Count, Exported, Family, FamilySettings, NotNegative, Settings, TokenNumbers
 from taetpu.interop.families.layer_norms import MLP_CHOICES, Names, Rate
-from taetpu.interop.layouts import LINEAR, PADDED, Rule, layer_rules
+from taetpu.interop.layouts import LINEAR, PADDED, Rule, layer_rules, module_rules
 
 LAYER = "model.decoder.layers.{i}"
 NAMES = Names(hidden="ffn_dim", act="activation_function", std="init_std", dropouts=("dropout", "attention_dropout"))
@@ -74,7 +74,6 @@ OPT = Family(
     model_type="opt",
     architecture="OPTForCausalLM",
     about="OPT",
-    prefix="model.",
     rules=(
         Rule("model.decoder.embed_tokens.weight", "embedding.weight"),
         Rule("model.decoder.embed_positions.weight", "position.weight", PADDED),
@@ -84,8 +83,7 @@ OPT = Family(
         *layer_rules(f"{LAYER}.fc1", "ffn.up"),
         *layer_rules(f"{LAYER}.fc2", "ffn.down"),
         *layer_rules(f"{LAYER}.final_layer_norm", "ffn_norm"),
-        Rule("model.decoder.final_layer_norm.weight", "norm.weight"),
-        Rule("model.decoder.final_layer_norm.bias", "norm.bias"),
+        *module_rules("model.decoder.final_layer_norm", "norm"),
         Rule("lm_head.weight", "embedding.unembed", LINEAR),
     ),
     settings=OPTSettings,

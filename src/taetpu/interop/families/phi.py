@@ -10,7 +10,7 @@ from pydantic import PositiveFloat
 from taetpu.interop.families.base import DEFAULT_LENGTH, Count, Exported, Family, Settings, TokenNumbers
 from taetpu.interop.families.layer_norms import MLP_CHOICES, Names, Rate
 from taetpu.interop.families.rope import RopeReader, RopeSettings, write_plain_rope
-from taetpu.interop.layouts import LINEAR, Rule, layer_rules
+from taetpu.interop.layouts import LINEAR, Rule, layer_rules, module_rules
 
 LAYER = "model.layers.{i}"
 NAMES = Names(dropouts=("resid_pdrop", "embd_pdrop", "attention_dropout"))
@@ -51,7 +51,6 @@ PHI = Family(
     model_type="phi",
     architecture="PhiForCausalLM",
     about="Phi 1, 1.5 and 2",
-    prefix="model.",
     rules=(
         Rule("model.embed_tokens.weight", "embedding.weight"),
         *(rule for x in "qkv" for rule in layer_rules(f"{LAYER}.self_attn.{x}_proj", f"mixer.w{x}")),
@@ -59,8 +58,7 @@ PHI = Family(
         *layer_rules(f"{LAYER}.input_layernorm", "mixer_norm"),
         *layer_rules(f"{LAYER}.mlp.fc1", "ffn.up"),
         *layer_rules(f"{LAYER}.mlp.fc2", "ffn.down"),
-        Rule("model.final_layernorm.weight", "norm.weight"),
-        Rule("model.final_layernorm.bias", "norm.bias"),
+        *module_rules("model.final_layernorm", "norm"),
         Rule("lm_head.weight", "embedding.unembed", LINEAR),
         Rule("lm_head.bias", "embedding.bias"),
     ),

@@ -58,7 +58,6 @@ PHI3 = Family(
     model_type="phi3",
     architecture="Phi3ForCausalLM",
     about="Phi 3 and 4",
-    prefix="model.",
     rules=llama_rules(PRE_NORMS, JOINED, attention=()),
     settings=Phi3Settings,
     read=read_phi3,

@@ -73,7 +73,6 @@ SMOLLM3 = Family(
     model_type="smollm3",
     architecture="SmolLM3ForCausalLM",
     about="SmolLM 3",
-    prefix="model.",
     rules=llama_rules(PRE_NORMS),
     settings=SmolLM3Settings,
     read=read_smollm3,

@@ -60,7 +60,6 @@ STABLELM = Family(
     model_type="stablelm",
     architecture="StableLmForCausalLM",
     about="StableLM 2 and 3B",
-    prefix="model.",
     rules=(*llama_rules(PRE_NORMS), *norm_biases(PRE_NORMS)),
     settings=StableLMSettings,
     read=read_stablelm,

@@ -62,7 +62,6 @@ STARCODER2 = Family(
     model_type="starcoder2",
     architecture="Starcoder2ForCausalLM",
     about="StarCoder 2",
-    prefix="model.",
     rules=(
         *llama_rules(
             PRE_NORMS, (*layer_rules(f"{LAYER}.mlp.c_fc", "ffn.up"), *layer_rules(f"{LAYER}.mlp.c_proj", "ffn.down"))
