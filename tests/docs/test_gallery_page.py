@@ -1,50 +1,47 @@
-"""The page of the gallery has the table of the index. UPDATE_SCREENS=1 writes it."""
+"""The page of the gallery has the table and the sections of the index. UPDATE_SCREENS=1 writes them."""
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
 
 from taetpu.study.gallery_index import NOT_RUN, Entry, read_gallery
 
 PAGE = Path(__file__).parents[2] / "docs/gallery.md"
 START, END = "<!-- table -->\n", "<!-- end of the table -->"
-COLUMNS = ("command", "claim and source", "expected", "here")
+COLUMNS = ("study", "result", "here")
 
 IMAGES = PAGE.parent / "img/gallery"
 MOST = 300_000
 """Maximum size of a picture, in bytes."""
 
 
-def render_pictures(entries: Iterable[Entry]) -> str:
-    """Return the pictures of the studies that were run, as far as they are stored."""
-    files = {file.stem: file.name for file in IMAGES.iterdir()}
-    shown = [entry for entry in entries if entry.name in files]
-    return "".join(f"\n![{e.title}](img/gallery/{files[e.name]})\n\n*{e.title}.*\n" for e in shown)
-
-
 def render_row(entry: Entry) -> str:
-    """Return a row of the table."""
+    """Return a row of the table, which links to the study's section."""
+    return f"| [{entry.name}](#{entry.name}) | {entry.title} | {entry.outcome} |\n"
+
+
+def render_section(entry: Entry) -> str:
+    """Return the section of a study: its claim and source, what is expected, what was measured and its picture."""
     source, seen = entry.source, entry.measured
     by = f"{source.by}, *{source.title}*" + (f", arXiv {source.arxiv}" if source.arxiv else "")
-    values = "" if seen is None else f"{seen.values}. {seen.reason}".strip() if seen.reason else seen.values
-    measured = ""
-    if seen is not None:
-        cpu = f", {seen.cpu_seconds} s of CPU time" if seen.cpu_seconds else ""
-        measured = f": {values} ({seen.seconds} s{cpu}; {seen.date}, {seen.machine})"
-    cells = [
-        f"[`taetpu gallery run {entry.name}`](../src/taetpu/study/gallery/{entry.name}.yaml)",
-        f"{entry.claim} {by} (read: {source.read})",
-        entry.tolerance,
-        f"**{entry.outcome}**{measured}",
+    file = f"../src/taetpu/study/gallery/{entry.name}"
+    outcome = f"- **{entry.outcome.capitalize()}**"
+    lines = [
+        f"## {entry.name}\n\n{entry.claim} {by} (read: {source.read}).\n",
+        f"- Expected: {entry.tolerance}",
+        f"{outcome}: {seen.values}. {seen.reason}".strip() if seen else outcome,
     ]
-    return f"| {' | '.join(cells)} |\n"
+    if seen:
+        cpu = f"{seen.cpu_seconds} s of CPU time, " if seen.cpu_seconds else ""
+        lines.append(f"- Run: {cpu}{seen.seconds} s in all; {seen.date}, {seen.machine}")
+    lines.append(f"- Files: [study]({file}.yaml), [claims]({file}.claims.yaml)\n\n")
+    return "\n".join(lines) + (f"![{entry.title}](img/gallery/{entry.name}.svg)\n\n" if seen else "")
 
 
 def test_page_has_the_table_of_the_index() -> None:
     text = PAGE.read_text(encoding="utf-8")
     head = f"\n| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}\n"
     entries = read_gallery().values()
-    table = head + "".join(map(render_row, entries)) + render_pictures(entries) + "\n"
+    table = head + "".join(map(render_row, entries)) + "\n" + "".join(map(render_section, entries))
     before, _, after = text.partition(START)
     if os.environ.get("UPDATE_SCREENS"):
         PAGE.write_text(before + START + table + END + after.partition(END)[2], encoding="utf-8")

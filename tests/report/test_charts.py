@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taetpu.report import charts, curve_charts, design_charts
+from taetpu.report.chart_files import render_figure
 from taetpu.report.curves import (
     POINTS,
     SEED_POINTS,
@@ -100,6 +101,15 @@ COLOUR = "#123456"
 
 def rendered(spec) -> str:
     return vl_convert.vegalite_to_svg({**spec, "width": 300})
+
+
+def test_files_have_room_for_labels_in_a_wider_font(results) -> None:
+    """A browser with DejaVu Sans needs a sixth more than the font that measured the labels."""
+    svg = render_figure(charts.forest_plot(results), ".svg").decode()
+    left = float(re.search(r"translate\((\d+),", svg)[1])
+    labels = re.findall(r'text-anchor="end"[^>]*>([^<]+)</text>', svg)
+    assert {arm["name"] for arm in results["arms"][1:]} <= {*labels}
+    assert left - 8 >= 7.4 * max(map(len, labels))  # labels end 8 pixels before the axis
 
 
 @pytest.mark.parametrize(("largest", "logarithmic"), [(0.05, False), (8.0, True)])

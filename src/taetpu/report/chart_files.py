@@ -17,6 +17,8 @@ from taetpu.report.charts import THEMES, Spec
 
 WIDTH = 520
 RASTER_SCALE = 2.0
+FONT_PADDING = {"left": 32, "right": 16, "top": 5, "bottom": 5}
+"""Space around an SVG, in pixels: labels in DejaVu Sans are a sixth wider than in Arial."""
 FORMATS: dict[str, Callable[[str], bytes]] = {
     ".svg": lambda spec: vl_convert.vegalite_to_svg(spec).encode(),
     ".pdf": lambda spec: bytes(vl_convert.vegalite_to_pdf(spec)),
@@ -45,8 +47,12 @@ def save_chart(drawn: alt.TopLevelMixin, file: Path) -> None:
 
 
 def render_figure(spec: Spec, suffix: str) -> bytes:
-    """Render a chart of the report with light colours in the format `suffix`, a key of `FORMATS`."""
-    return FORMATS[suffix](_spec_json(spec, {**THEMES["light"], "background": "white"}))
+    """Render a chart of the report with light colours in the format `suffix`, a key of `FORMATS`.
+
+    SVG has more space around the chart, because a reader's font may be wider than the one that measured the labels.
+    """
+    padded = {**spec, "padding": FONT_PADDING} if suffix == ".svg" else spec
+    return FORMATS[suffix](_spec_json(padded, {**THEMES["light"], "background": "white"}))
 
 
 def as_altair(spec: Spec) -> alt.LayerChart:
