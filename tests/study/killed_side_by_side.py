@@ -27,9 +27,9 @@ DRIVER = (
 )
 
 
-def start(folder: Path, root: str) -> subprocess.Popen[bytes]:
-    """Start the study in a process that trains packs side by side whatever they cost."""
-    return subprocess.Popen([sys.executable, "-c", DRIVER, root], cwd=folder, stderr=subprocess.PIPE)
+def start(folder: Path, root: str, *options: str) -> subprocess.Popen[bytes]:
+    """Start the study in a process that trains packs side by side whatever they cost, with options of Python."""
+    return subprocess.Popen([sys.executable, *options, "-c", DRIVER, root], cwd=folder, stderr=subprocess.PIPE)
 
 
 def finish(process: subprocess.Popen[bytes]) -> None:
@@ -54,7 +54,7 @@ def kill_at_random(folder: Path, kills: int, seed: int, steps: int) -> list[str]
     moments = random.Random(seed)
     done = 0
     while done < kills:
-        process, seconds = start(folder, "cut"), moments.uniform(1, 12)
+        process, seconds = start(folder, "cut"), moments.uniform(2, 10)
         while process.poll() is None and not psutil.Process(process.pid).children():
             time.sleep(0.05)
         try:
@@ -78,4 +78,4 @@ def kill_at_random(folder: Path, kills: int, seed: int, steps: int) -> list[str]
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as place:
-        print("different:", kill_at_random(Path(place), int(sys.argv[1]), int(sys.argv[2]), steps=12_000))
+        print("different:", kill_at_random(Path(place), int(sys.argv[1]), int(sys.argv[2]), steps=40_000))

@@ -9,17 +9,19 @@ import numpy as np
 import psutil
 import pytest
 from tests.small import TINY
-from tests.study.killed_side_by_side import kill_at_random, stored
+from tests.study.killed_side_by_side import finish, kill_at_random, start, stored
 
 from taetpu.core.errors import UserError
 from taetpu.report.time_spent import total_parts
 from taetpu.spec.loading import load_study
+from taetpu.store.addresses import find_study
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study import executor
 from taetpu.study.pack_store import PackStore, stored_plans
 from taetpu.study.run import Options, run_study
 from taetpu.study.side_by_side import fits_beside
+from taetpu.study.workers import Workers
 from taetpu.train import beside
 from taetpu.train import layout as layout_module
 from taetpu.train.beside import core_seconds, finish_time, layouts_beside
@@ -39,6 +41,10 @@ class Seen(Callback):
         self.now: tuple[str, ...] = ()
         self.begun, self.steps, self.failed, self.split = [], [], [], []
         self.began = self.ended = 0.0
+        self.early = -1
+
+    def on_study_begin(self, study):
+        self.early = len(workers())
 
     def _switch(self, runs):
         self.now = tuple(sorted({run.arm for run in runs}))
@@ -67,6 +73,9 @@ class Seen(Callback):
 
     def on_pack_split(self, runs, plans, error):
         self.split.append((len(runs), [plan.width for plan in plans]))
+
+
+reserve = Workers.reserve
 
 
 def workers() -> list[psutil.Process]:
@@ -116,6 +125,28 @@ def test_results_are_those_of_the_same_packs_one_after_another(train, whole, mon
     assert {step for step in alone.steps if step[1] == 24} <= set(seen.steps)
 
 
+def test_workers_start_while_a_study_is_checked_and_none_outlives_it(train, whole, monkeypatch, tmp_path):
+    assert whole[0].early == 2
+    assert workers() == []
+    (tmp_path / "fails.py").write_text(PLUGIN)
+    monkeypatch.setenv("TAETPU_TEST_DRIVER", str(os.getpid()))
+    arms = "  zero: {model.ffn: fails}\n  one: {model.ffn: {kind: fails, number: 1}}\n"  # compute the same
+    began = []
+    monkeypatch.setattr(Workers, "reserve", lambda self, count: began.append(count) or reserve(self, count))
+    with pytest.raises(UserError):
+        train("refused", text=f"plugins: [{tmp_path / 'fails.py'}]\n{STUDY}{arms}")
+    assert began == [2]
+    assert workers() == []
+
+
+def test_workers_do_not_import_from_the_folder_where_a_study_is_started(tmp_path):
+    """The command `taetpu` does not either, so that a file `queue.py` beside a study is no module of Python's."""
+    (tmp_path / "study.yaml").write_text(STUDY)
+    (tmp_path / "queue.py").write_text("raise RuntimeError('imported')\n")
+    finish(start(tmp_path, "root", "-P"))
+    assert {run.status() for run in find_study(tmp_path / "root").runs()} == {"done"}
+
+
 def test_times_of_packs_that_train_beside_others_are_not_kept(whole):
     _, folder = whole
     times = [run.times() for run in folder.runs()]
@@ -147,8 +178,7 @@ def test_a_pack_whose_process_is_killed_is_halved_and_the_others_are_unharmed(tr
         def on_pack_begin(self, number, total, runs):
             super().on_pack_begin(number, total, runs)
             if number == 1:
-                (worker,) = workers()
-                worker.kill()
+                min(workers(), key=psutil.Process.create_time).kill()
 
     seen = Killing()
     outcome, folder = train("killed", seen)
@@ -181,6 +211,8 @@ from taetpu.plugin import Component, register
 
 @register("ffn", "fails")
 class FailsConfig(Component):
+    number: int = 0
+
     def init(self, dims, *, key):
         return Fails()
 
@@ -202,7 +234,7 @@ def test_others_are_unharmed_by_a_plug_in_that_raises_and_by_runs_that_diverge(t
     ((failed, error),) = seen.failed
     assert failed == {"fails"}
     assert isinstance(error, UserError)
-    assert error.line == 13
+    assert error.line == 15
     assert "RuntimeError" in error.problem
     assert [{run.arm for run in failure.runs} for failure in outcome.failed] == [{"fails"}]
     ended = {arm["name"]: arm["diverged"] for arm in outcome.results["arms"]}

@@ -5,16 +5,17 @@
 
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from taetpu.spec.resolved_study import Sources, Study
 from taetpu.store.study import StudyFolder
 from taetpu.study.claiming import claim_patience, refuse_shards, waiting_claim
 from taetpu.study.matching import seconds_per_step
-from taetpu.study.pack_store import PackStore
+from taetpu.study.pack_store import PackStore, resolve_runs
 from taetpu.study.pack_training import Failure, missing_packs, train_packs
 from taetpu.study.reuse import Replication
-from taetpu.study.side_by_side import fits_beside, train_beside
+from taetpu.study.side_by_side import expected_workers, fits_beside, train_beside
+from taetpu.study.workers import Workers
 from taetpu.train.callbacks import Callback
 from taetpu.train.device_capabilities import Capabilities
 from taetpu.train.layout import Packing
@@ -29,11 +30,24 @@ class Executor:
         folder: the study's folder.
         live: whether this process can send runs to the study's trackers during training.
         place: the devices that train the packs, or None if the devices of this process train them.
+        workers: the processes that train packs side by side.
     """
 
     folder: StudyFolder
     live: bool = True
     place: Capabilities | None = None
+    workers: Workers = field(default_factory=Workers)
+
+    @contextmanager
+    def ready(self, study: Study, packing: Packing, profile: int) -> Iterator[None]:
+        """Start the processes that will train packs side by side, while the study is still being checked."""
+        try:
+            if not profile:
+                missing = [run for run in resolve_runs(study, self.folder) if not run.done]
+                self.workers.reserve(expected_workers(missing, study.sources, packing))
+            yield
+        finally:
+            self.workers.close()
 
     @contextmanager
     def claim(self, callback: Callback) -> Iterator[None]:
@@ -59,6 +73,7 @@ class Executor:
 
     def seconds_per_step(self, study: Study, arm: str, callback: Callback) -> float:
         """Return the measured seconds per train step of one run of an arm. Raises `UserError` on failure."""
+        self.workers.close()  # they would take the time of cores
         return seconds_per_step(study, arm, callback)
 
     def train(
@@ -75,7 +90,8 @@ class Executor:
         packs.plan(sources, packing, beside=not profile)
         queue = missing_packs(packs, callback, packing)
         if not profile and fits_beside(queue):
-            return train_beside(packs, sources, callback, queue)
+            return train_beside(packs, sources, callback, queue, self.workers)
+        self.workers.close()
         return train_packs(packs, sources, callback, queue, profile)
 
     def replicate(

@@ -80,6 +80,11 @@ class RayExecutor(Executor):
     node: dict[str, Any] = field(default_factory=dict)
     running: dict[Any, Pack] = field(default_factory=dict)
 
+    @contextmanager
+    def ready(self, study: Study, packing: Packing, profile: int) -> Iterator[None]:
+        """Start nothing: the cluster trains the packs."""
+        yield
+
     def find_devices(self) -> None:
         """Choose a node for the tasks that depend on devices, and query its devices."""
         self.platform, self.node = whole_node(live_nodes())

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,9 +94,13 @@ def main() -> None:
     set_process_option(SET_DEATH_SIGNAL, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the driver decides
     pipe = Connection(int(sys.argv[1]))
-    prepare_jax(cpu=True)
-    setup = pipe.recv()
     threading.Thread(target=_end_with, args=(driver,), daemon=True).start()
+    prepare_jax(cpu=True)
+    import_module("taetpu.study.pack_training")  # takes seconds, in which the driver checks the study
+    try:
+        setup = pipe.recv()
+    except EOFError:  # the study has no packs for this process
+        return
     sys.path[:] = setup.imports
     from taetpu.core.plugins import load_plugins
 

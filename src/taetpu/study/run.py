@@ -40,7 +40,7 @@ from taetpu.study.shards import ShardExecutor
 from taetpu.study.shares import parse_shard
 from taetpu.study.tracking import tracked
 from taetpu.study.tuning import choose_values
-from taetpu.study.validate import check_study, refuse_too_large
+from taetpu.study.validate import check_stages, refuse_too_large, stage_study
 from taetpu.train.callbacks import Callback
 from taetpu.train.layout import AUTO, Packing
 from taetpu.train.pack_plan import Run
@@ -152,29 +152,17 @@ def run_study(
     reuse = Reuse(folder, options.reuse)
     if folder.exists():
         check_frozen(read_study(folder), study)  # before the contract check, which may take long
-    stages, _ = check_study(study, place=executor.place)
-    if executor.place is None:
-        refuse_too_large(stages.matched, resolve_runs(stages.matched, folder))
-    with executor.claim(callback), tracked(study, folder, callback, executor.live) as callback:
-        check_runs(folder, options.retrain_damaged, callback)
-        callback.on_study_begin(study)
-        runner = StudyRunner(stages, folder, callback, options, executor, reuse)
-        runner.match_times()
-        if options.search:
-            return runner.search()
-        seeds = study.seeds
-        while True:
-            if options.until_resolved:
-                seeds = seeds_begun(study, seeds, folder)
-            outcome = runner.run_until_analysis(seeds)
-            if outcome is None:  # another process has added seeds
-                continue
-            more = next_seeds(study, seeds, outcome.results) if options.until_resolved and outcome.whole else None
-            if more is None:
-                return outcome
-            seeds = more
-            freeze(runner.stages.matched.changed(seeds=seeds), folder)
-            callback.on_seeds_added(seeds)
+    stages = stage_study(study, executor.place)
+    with executor.ready(stages.sized, options.packing, options.profile):
+        check_stages(stages)
+        if executor.place is None:
+            refuse_too_large(stages.matched, resolve_runs(stages.matched, folder))
+        with executor.claim(callback), tracked(study, folder, callback, executor.live) as callback:
+            check_runs(folder, options.retrain_damaged, callback)
+            callback.on_study_begin(study)
+            runner = StudyRunner(stages, folder, callback, options, executor, reuse)
+            runner.match_times()
+            return runner.search() if options.search else runner.run()
 
 
 @dataclass
@@ -203,6 +191,22 @@ class StudyRunner:
         self.stages = self.stages.timed(steps := time_matched_steps(study, seconds, known))
         if steps:
             freeze(self.stages.matched, self.folder, matching={**known, **steps})
+
+    def run(self) -> Outcome:
+        """Train, analyse and report the study, with `until_resolved` analysis after analysis."""
+        study, seeds, until_resolved = self.stages.sized, self.stages.sized.seeds, self.options.until_resolved
+        while True:
+            if until_resolved:
+                seeds = seeds_begun(study, seeds, self.folder)
+            outcome = self.run_until_analysis(seeds)
+            if outcome is None:  # another process has added seeds
+                continue
+            more = next_seeds(study, seeds, outcome.results) if until_resolved and outcome.whole else None
+            if more is None:
+                return outcome
+            seeds = more
+            freeze(self.stages.matched.changed(seeds=seeds), self.folder)
+            self.callback.on_seeds_added(seeds)
 
     def run_until_analysis(self, seeds: tuple[int, ...]) -> Outcome | None:
         """Train the arms with the given seeds, tune the arms if the study requests it, then analyse and report.

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from taetpu.spec.resolved_study import Sources
+from taetpu.spec.resolved_study import Sources, Study
 from taetpu.study.claiming import waiting_claim
 from taetpu.study.executor import Executor
 from taetpu.study.outcome import Failure
@@ -42,6 +42,11 @@ class ShardExecutor(Executor):
     staged: bool = False
     wait: bool = True
     study_claim: ExitStack = field(default_factory=ExitStack)
+
+    @contextmanager
+    def ready(self, study: Study, packing: Packing, profile: int) -> Iterator[None]:
+        """Start nothing: this process trains its packs itself."""
+        yield
 
     @contextmanager
     def claim(self, callback: Callback) -> Iterator[None]:

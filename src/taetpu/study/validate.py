@@ -37,20 +37,31 @@ def check_study(
             arm cannot be matched, breaks the contract or cannot be tuned, or if a post-hoc ablation table cannot be
             computed for a baseline.
     """
+    stages = stage_study(study, place)
+    return stages, check_stages(stages, progress)
+
+
+def stage_study(study: Study, place: Capabilities | None = None) -> ArmStages:
+    """Return the stages of a study's arms, whose data is prepared. The arms are not checked yet; see `check_study`."""
     first_device()  # must be called before the data is prepared, because preparing the data may use JAX
     study.runs()
     refuse_place(study, place)
     stages = ArmStages.of(study)
+    for arm in stages.sized.arms:
+        stages.sized.items(arm)
+    return stages
+
+
+def check_stages(stages: ArmStages, progress: Progress = lambda done, total: None) -> dict[str, Computation]:
+    """Check the arms of a study with prepared data, and return their computations by name; see `check_study`."""
     checked = stages.sized
-    for arm in checked.arms:
-        checked.items(arm)
     computed = check_arms(checked, progress)
     check_tables(checked)
     for arm in checked.arms:
         refuse_mesh(checked, arm)
     if stages.trials is not None:
         stages.trials.runs()
-    return stages, computed
+    return computed
 
 
 def refuse_place(study: Study, place: Capabilities | None) -> None:

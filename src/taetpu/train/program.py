@@ -12,6 +12,7 @@ from functools import cached_property, partial
 from math import prod
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -252,12 +253,14 @@ class Program:
             count: Int[Array, ""], arrays: Arrays,
         ) -> Progress:  # fmt: skip
             context = self.context(numbers, seed, arrays)
-            shapes = jax.eval_shape(lambda s: train_step(s, rows[0], context)[1], state)
+            # The step is traced once, which gives the shapes of its metrics as well.
+            step: Any = eqx.filter_closure_convert(lambda s, row: train_step(s, row, context), state, rows[0])
+            _, shapes = step.out_struct
             log = {name: jnp.zeros((self.chunk, *shape.shape), shape.dtype) for name, shape in shapes.items()}
 
             def body(i: Int[Array, ""], carry: Progress) -> Progress:
                 state, log = carry
-                state, metrics = train_step(state, rows[i], context)
+                state, metrics = step(state, rows[i])
                 return state, {name: log[name].at[i].set(metrics[name]) for name in log}
 
             if state.stopped_at is not None:  # a run that stopped takes no steps while the others of its pack do
