@@ -4,6 +4,7 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import jax
 
@@ -113,6 +114,12 @@ class Workload:
         """The config of the first run. The configs of the other runs differ only in traced values."""
         return self.group.runs[0].config
 
+    @cached_property
+    def _bytes(self) -> tuple[int, int, int]:
+        """The bytes of a run's state, of what a step computes, and of the data on a device."""
+        step = step_bytes(self.config, self.source, self.execution, self.precision)
+        return state_bytes(self.config, self.source), step, data_bytes(self.source, self.execution)
+
     def widest(self, devices: int, at_once: int = 1) -> int:
         """Return the maximum number of runs that fit into memory in a pack on `devices` devices.
 
@@ -122,9 +129,7 @@ class Workload:
             devices: the number of devices of a pack.
             at_once: the number of packs that train at once and share the memory of a CPU.
         """
-        state = state_bytes(self.config, self.source)
-        step = step_bytes(self.config, self.source, self.execution, self.precision)
-        data = data_bytes(self.source, self.execution)
+        state, step, data = self._bytes
         if jax.default_backend() == "cpu":
             return max(1, (memory_bytes() // at_once - devices * (step + data)) // state)
         return max(1, (memory_bytes() - data) // (state + step)) * devices
