@@ -38,12 +38,13 @@ nightly: install         ## the tests that take minutes, and all others with the
 	OPTIMISED=1 $(BIN)/python -m pytest -n auto --dist loadgroup -m 'not alone and not nightly'
 	OPTIMISED=1 $(BIN)/python -m pytest -n auto --dist worksteal -m nightly
 
-lint: install            ## ruff, spelling, pyright, import directions
+lint: install            ## ruff, spelling, pyright, import directions, bandit
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/codespell
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.bandit_findings
 
 site: install            ## the documentation, in build/site; fails for links to nothing and pages that need a network
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet

@@ -41,6 +41,15 @@ def poems(tmp_path):
     return tmp_path
 
 
+def assert_trains(folder: Path, study, more=None) -> None:
+    """Train one seed of a translated study for 20 steps on the texts in `folder`."""
+    path = write(folder, f"{study.name}.yaml", study.text.replace("seeds: 3", "seeds: 1").partition("trackers:")[0])
+    overrides = {"task.source": "poems", "train.steps": 20, "train.eval_every": 10, **(more or {})}
+    outcome = taetpu.run(path, overrides, root=str(folder / "runs"))
+    assert not outcome.failed
+    assert {run["outcome"] for arm in outcome.results["arms"] for run in arm["runs"]} == {"finished"}
+
+
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_examples_become_studies_that_load(poems, file):
     translated = translate_config(file)
@@ -215,6 +224,13 @@ def test_a_config_of_nanogpt_is_parsed_and_not_executed(tmp_path, monkeypatch, c
     assert load_study(study.data).arms
 
 
+@pytest.mark.slow
+def test_a_config_of_nanogpt_trains(poems):
+    """For 20 steps, on a text that is here: its own is a download."""
+    (study,) = translate_config(write(poems, "small.py", NANOGPT))
+    assert_trains(poems, study)
+
+
 @pytest.mark.parametrize("text", [
     "dataset = 'mine'", "init_from = 'resume'", "decay_lr = False", "dtype = 'float16'", "wandb_log = True",
     "bias = True", "dataset = 'openwebtext'",
@@ -266,6 +282,13 @@ def test_the_commands_of_a_script_become_studies(tmp_path):
     assert {note.setting.split(" = ")[0] for note in second.notes} == {"depth", "fp8", "--invented=1"}
     for study in (first, second):
         assert load_study(study.data).arms
+
+
+@pytest.mark.slow
+def test_a_command_of_nanochat_trains(poems):
+    """For 20 steps, on a text that is here, with fewer tokens."""
+    study = translate_config(write(poems, "run.sh", SCRIPT))[0]
+    assert_trains(poems, study, {"task.val": 0.1, "task.tokenizer.vocab_size": 300})
 
 
 def test_the_length_follows_from_the_depth(tmp_path):
