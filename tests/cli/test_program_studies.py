@@ -1,6 +1,7 @@
 """`taetpu plan`, `run --check` and other commands on studies whose runs are a program."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,7 @@ def test_a_check_shows_what_was_read_and_stores_nothing(cli, tmp_path):
     trial = json.loads(cli("run", write_study(tmp_path), "--check", "--json").partition("{")[2].join(["{", ""]))
     assert trial["reported"] == {"loss": 3}
     assert trial["problem"] == ""
+    assert Path(trial["program"]).is_absolute()
     assert not (tmp_path / "runs").exists()
 
 
@@ -61,6 +63,15 @@ def test_a_check_says_what_is_missing(cli, tmp_path):
     with pytest.raises(Failed) as caught:
         cli("run", file, "--check")
     assert "'loss'" in str(caught.value)
+
+
+def test_a_check_names_the_interpreter_that_lacks_a_module(cli, tmp_path):
+    command = ["python3", "train.py", "--{key}={value}", "--seed={seed}"]
+    file = write_study(tmp_path, "import missing_library", program={"command": command})
+    with pytest.raises(Failed) as caught:
+        cli("run", file, "--check")
+    assert shutil.which("python3") in str(caught.value)
+    assert "`command`" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 
@@ -126,3 +127,7 @@ def test_dir_and_star_import_list_the_public_names():
     assert exported.keys() - {"__builtins__"} == set(taetpu.__all__)
     assert set(taetpu.__all__) <= set(dir(taetpu))
     assert taetpu.load_study.__module__ == "taetpu.study.loading"
+
+
+def test_the_version_is_that_of_the_installed_package():
+    assert taetpu.__version__ == metadata.version("taetpu")

@@ -129,6 +129,8 @@ def _check_program(options: "RunOptions") -> None:
         print_json(asdict(trial))
     else:
         print_text(f"program: {format_command(list(trial.words))}", hanging=2)
+        if trial.program != trial.words[0]:
+            print_text(f"{trial.words[0]}: {trial.program}", hanging=2)
         typer.echo(f"ended: {trial.how}\n")
         rows = [{"metric": name, "values": trial.reported.get(name, 0), "last": f"{value:.6g}"}
                 for name, value in sorted(trial.last.items())]  # fmt: skip

@@ -1,5 +1,7 @@
 """`taetpu run --check`: the baseline's program, run for a few seconds in a temporary folder."""
 
+import os
+import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +12,7 @@ from taetpu.programs.metric_sources import parse_sources
 from taetpu.programs.metrics import MetricReader
 from taetpu.programs.process import Ending, Limits
 from taetpu.spec.programs.study import ProgramStudy
-from taetpu.study.programs.attempt import fill_command, start
+from taetpu.study.programs.attempt import Filled, fill_command, start
 from taetpu.study.programs.machine import machine_slots
 
 CHECK_SECONDS = 20.0
@@ -23,6 +25,7 @@ class Trial:
 
     Attributes:
         words: the words of its command.
+        program: the path of its program, as found on `PATH`.
         how: how it ended, such as `exit code 0`.
         reported: the number of values of each metric.
         last: the last value of each metric.
@@ -32,6 +35,7 @@ class Trial:
     """
 
     words: Sequence[str]
+    program: str
     how: str
     reported: Mapping[str, int]
     last: Mapping[str, float]
@@ -64,19 +68,32 @@ def try_baseline(study: ProgramStudy, seconds: float = CHECK_SECONDS) -> Trial:
             except UserError as error:
                 problem = error.message
         files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    problem = problem or _problem(ending, primary, reader)
+    program = _find_program(filled)
+    problem = problem or _problem(ending, primary, reader, program)
     how = "stopped early" if ending is None else ending.describe()
     counts = {name: len(series.step) for name, series in reader.curves.items()}
     lines = ending.lines if ending is not None else ()
-    return Trial(filled.words, how, counts, dict(reader.last), problem, lines, files)
+    return Trial(filled.words, program, how, counts, dict(reader.last), problem, lines, files)
 
 
-def _problem(ending: Ending | None, primary: str, reader: MetricReader) -> str:
+def _find_program(filled: Filled) -> str:
+    """Return the path of the program, which is searched on `PATH` if its name has no slash."""
+    path = filled.variables.get("PATH", os.environ.get("PATH", os.defpath))
+    return shutil.which(filled.words[0], path=path) or filled.words[0]
+
+
+def _problem(ending: Ending | None, primary: str, reader: MetricReader, program: str) -> str:
     """Return what is wrong with a program that was run for a few seconds, or an empty text."""
     if ending is not None and ending.cause not in ("exit", "time"):
         return f"the program ended: {ending.describe()}"
     if ending is not None and ending.cause == "exit" and ending.code:
-        return f"the program ended with {ending.describe()}"
+        problem = f"the program ended with {ending.describe()}"
+        if not any(line.startswith("ModuleNotFoundError") for line in ending.lines):
+            return problem
+        return (
+            f"{problem}: {program} lacks a module. Install it there, or begin `command` with the path of another "
+            "environment's interpreter, such as ../env/bin/python"
+        )
     if primary in reader.last:
         return ""
     known = ", ".join(sorted(reader.last)) or "none"
