@@ -86,7 +86,7 @@ def designed(root: Path, design: str, loss: Callable[[RunSpec], float]) -> Study
     if stages.trials is not None:
         trial_runs = resolve_runs(stages.trials, folder)
         _fill(trial_runs, loss)
-        best = found["tuning"] = choose_values(untuned, trial_runs)
+        best = found["tuning"] = choose_values(untuned, [(run.arm, run.folder) for run in trial_runs])
         whole = stages.tuned(best)
     _fill(resolve_runs(whole, folder), loss)
     freeze(whole, folder, **found)

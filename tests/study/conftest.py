@@ -38,7 +38,7 @@ def study(tmp_path):
         file.write_text(text)
         loaded = load_study(file)
         folder = StudyFolder(open_store(tmp_path / root), loaded.name)
-        return run_study(loaded, folder, callback or Callback(), Options(parse_packing(pack))), folder
+        return run_study(loaded, folder, callback or Callback(), Options(packing=parse_packing(pack))), folder
 
     return run
 

@@ -86,7 +86,7 @@ def test_values_are_chosen_on_the_validation_split_whatever_the_primary_metric_i
         metrics = {"val/loss": 1 - rate, "val/accuracy": rate, "test/loss": rate, "test/accuracy": 1 - rate}
         run.start(spec.record())
         run.finish({"outcome": "finished", "steps": 6, "metrics": metrics})
-    chosen = choose_values(study, trial_runs)
+    chosen = choose_values(study, [(run.arm, run.folder) for run in trial_runs])
     assert chosen["metric"] == f"val/{primary.rpartition('/')[2]}"
     assert {entry["best"] for entry in chosen["arms"].values()} == {"lr=0.01"}
     assert study.measure.primary == primary  # verdicts and planned looks go on testing this one

@@ -1,30 +1,16 @@
 """What the records of all studies share: checks of their schema, added arms and seeds, and changed files."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
 from taetpu.core.identity import SCHEMA
-from taetpu.spec.document import Document
+from taetpu.spec.loaded_study import LoadedStudy
 from taetpu.spec.measure import Measure
 
 MOST_NAMED = 5
 """Maximum number of changed files that a message names."""
-
-
-class LoadedStudy(Protocol):
-    """A study that was loaded from a file."""
-
-    @property
-    def name(self) -> str:
-        """The name of the study."""
-        ...
-
-    @property
-    def document(self) -> Document:
-        """The study file."""
-        ...
 
 
 def measure_data(measure: Measure) -> dict[str, Any]:
@@ -34,7 +20,7 @@ def measure_data(measure: Measure) -> dict[str, Any]:
     return {name: value for name, value in to_data(measure).items() if name not in {"post_hoc", *unset}}
 
 
-def check_schema(stored: Mapping[str, Any], study: LoadedStudy) -> None:
+def check_schema(stored: Mapping[str, Any], study: LoadedStudy[Any]) -> None:
     """Raise `UserError` if the folder has run identities of another schema, or was made from a table of results."""
     if "judged" in stored:
         problem = f"study {study.name!r} in this folder has the runs of a table of results, which taetpu did not train"

@@ -1,10 +1,10 @@
 """A loaded study: its resolved arms, its runs, and the changes of an arm."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from taetpu.core.config import fields_at_default, iter_components, to_data
 from taetpu.core.errors import ErrorList, UserError, locate_errors
@@ -20,16 +20,16 @@ from taetpu.data.tokenizers import StartTokenizerConfig
 from taetpu.nn.named_arrays import output_parameters, position_parameters, vocabulary_parameters
 from taetpu.optim.eval_metrics.item_scores import item_scores
 from taetpu.spec.differences import Diff, changes
-from taetpu.spec.document import Document, format_brief
+from taetpu.spec.document import format_brief
 from taetpu.spec.error_places import Origins
 from taetpu.spec.eval_sample import Sample, check_lengths
-from taetpu.spec.measure import Measure, TaskMeasure
+from taetpu.spec.loaded_study import LoadedStudy
+from taetpu.spec.measure import TaskMeasure
 from taetpu.spec.run_ids import plugin_sources, run_ids
 from taetpu.spec.start import SEED, Convert, StartConfig, StoredModel, StoredParameters, read_start
 from taetpu.spec.study_config import ResolvedConfig, RunConfig
-from taetpu.spec.tuning import Tuning
 from taetpu.spec.unresolved_arms import Stage
-from taetpu.store.frozen_study import PlannedContrast, PlannedGoal, PostHocSettings, Role, StudyDesign
+from taetpu.store.frozen_study import PostHocSettings, Role
 
 RunKey = tuple[str, int, str]
 """The arm, seed and ID of a run."""
@@ -267,47 +267,27 @@ def _start_of(tokenizer: Any, start: StartConfig | None) -> StartConfig | None:
     return StartConfig(folder=tokenizer.folder, revision=tokenizer.revision)
 
 
-@dataclass(frozen=True)
-class Study:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Study(LoadedStudy[Arm]):
     """A resolved study file.
 
     Attributes:
-        file: The study file; None for a study from a dictionary.
         folder: The folder of the study file; the current folder for a study from a dictionary.
         base: The baseline's data as written in the study file, with `--set` options applied.
-        arms: All arms. The baseline comes first.
         sources: The prepared tasks. Each task is prepared on first use.
-        design: The designs of the arms (see `spec.designs.described`).
         match: The quantities other than steps by which arms are matched (see `study.matching`).
-        tune: The tuning of the arms; None without tuning.
-        trackers: The trackers by name (see `taetpu.trackers`).
-        contrasts: The contrasts by name, with the arms that they compare (see `spec.contrasts.plan_contrasts`).
-        goal: The goal (see `spec.goal.plan_goal`); None without one.
         tasks: How arms are compared on each task, if they are repeated on several `tasks`.
         pool: How effects are pooled over tasks: `iqm` or `mean`.
-        across: The settings of `across`, by the name of what they change.
     """
 
-    name: str
-    file: Path | None
     folder: Path
     base: dict[str, Any]
     baseline: RunConfig
-    arms: tuple[Arm, ...]
-    seeds: tuple[int, ...]
-    measure: Measure
-    document: Document
     sources: Sources
     plugins: tuple[Plugin, ...] = ()
-    design: StudyDesign = field(default_factory=StudyDesign)
     match: tuple[str, ...] = ()
-    tune: Tuning | None = None
-    trackers: dict[str, Any] = field(default_factory=dict)
-    contrasts: dict[str, PlannedContrast] = field(default_factory=dict)
-    goal: PlannedGoal | None = None
     tasks: dict[str, TaskMeasure] = field(default_factory=dict)
     pool: str = ""
-    across: dict[str, list[str]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """Return the name, the arms, the number of seeds and the primary metric."""
@@ -346,16 +326,11 @@ class Study:
         """The runs whose identity is known, by the name of the arm, the `id` of its config, and the seed."""
         return {}
 
-    def changed(self, **fields: Any) -> "Study":
+    def changed(self, **fields: Any) -> Self:
         """Return a copy of the study with the given fields replaced. Prepared tasks and identified runs are shared."""
-        new = replace(self, **fields)
+        new = super().changed(**fields)
         new.__dict__.update(identified=self.identified)
         return new
-
-    def against(self, arm: Arm) -> Arm:
-        """Return the baseline that an arm is compared with. In a ladder, each scale has a separate baseline."""
-        name = arm.role.get("against", self.arms[0].name)
-        return next(other for other in self.arms if other.name == name)
 
     def primary_of(self, arm: Arm) -> str:
         """Return the metric by which an arm is compared: that of its task, or that of the study."""

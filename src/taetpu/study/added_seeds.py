@@ -1,43 +1,17 @@
 """The seeds that are added for the interim analyses of a study (`--until-resolved`)."""
 
 from itertools import chain, islice
-from typing import Protocol
+from typing import Any
 
 from taetpu.core.errors import UserError
-from taetpu.spec.document import Document
-from taetpu.spec.measure import Measure
+from taetpu.spec.loaded_study import LoadedStudy
 from taetpu.spec.study_file import MAX_SEED
-from taetpu.spec.tuning import Tuning
 from taetpu.stats.load import read_study
 from taetpu.stats.results import Results
 from taetpu.store.study import StudyFolder
 
 
-class PlannedStudy(Protocol):
-    """A study with planned analyses."""
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        """The seeds of the study file."""
-        ...
-
-    @property
-    def document(self) -> Document:
-        """The study file."""
-        ...
-
-    @property
-    def measure(self) -> Measure:
-        """How arms are compared."""
-        ...
-
-    @property
-    def tune(self) -> Tuning | None:
-        """The tuning of the arms."""
-        ...
-
-
-def require_looks(study: PlannedStudy) -> None:
+def require_looks(study: LoadedStudy[Any]) -> None:
     """Raise `UserError` if a study plans no interim analysis, so that no seeds can be added."""
     if study.measure.looks:
         return
@@ -48,7 +22,7 @@ def require_looks(study: PlannedStudy) -> None:
     raise study.document.locate(UserError(problem, path=("measure", "looks"), remedy=remedy))
 
 
-def next_seeds(study: PlannedStudy, seeds: tuple[int, ...], results: Results) -> tuple[int, ...] | None:
+def next_seeds(study: LoadedStudy[Any], seeds: tuple[int, ...], results: Results) -> tuple[int, ...] | None:
     """Return the seeds of the next planned interim analysis.
 
     Returns None if no arm is inconclusive or no further analysis is planned.
@@ -59,7 +33,7 @@ def next_seeds(study: PlannedStudy, seeds: tuple[int, ...], results: Results) ->
     return extend_seeds(study, seeds, analyses[0])
 
 
-def seeds_begun(study: PlannedStudy, seeds: tuple[int, ...], folder: StudyFolder) -> tuple[int, ...]:
+def seeds_begun(study: LoadedStudy[Any], seeds: tuple[int, ...], folder: StudyFolder) -> tuple[int, ...]:
     """Return `seeds`, extended by the seeds that an earlier process added for the next interim analysis."""
     stored = read_study(folder)["seeds"] if folder.exists() else []
     known = (*seeds, *(seed for seed in stored if seed not in seeds))
@@ -67,7 +41,7 @@ def seeds_begun(study: PlannedStudy, seeds: tuple[int, ...], folder: StudyFolder
     return extend_seeds(study, known, planned)
 
 
-def extend_seeds(study: PlannedStudy, seeds: tuple[int, ...], number: int) -> tuple[int, ...]:
+def extend_seeds(study: LoadedStudy[Any], seeds: tuple[int, ...], number: int) -> tuple[int, ...]:
     """Return `seeds`, extended to `number` seeds. The added seeds are not used for tuning."""
     taken = {*seeds, *(study.tune.seeds if study.tune else ())}
     fresh = (seed for seed in chain(range(max(seeds) + 1, MAX_SEED + 1), range(MAX_SEED)) if seed not in taken)

@@ -87,7 +87,7 @@ def components(
     store = open_store(default_root(root))
     folder = StudyFolder(store, study.name)
     derived = component_study(study, folder, what=what, arms=arms, heal=heal, equivalence=equivalence)
-    options = Options(packing, reuse=(folder.where,))
+    options = Options(packing=packing, reuse=(folder.where,))
     return run_study(derived, StudyFolder(store, derived.name), callback or Callback(), options)
 
 

@@ -9,12 +9,11 @@ from taetpu.spec.frozen import changed_files, check_frozen, frozen_data
 from taetpu.spec.resolved_study import Arm, Study
 from taetpu.spec.run_ids import plugin_sources
 from taetpu.stats.load import read_study
-from taetpu.stats.plan import RULES, Plan
+from taetpu.stats.plan import Plan
 from taetpu.store.frozen_study import PlannedTask
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
-from taetpu.study.frozen_arms import refuse_tuned_seeds, without_removed
-from taetpu.study.tuning import tuned_name
+from taetpu.study.frozen_arms import common_plan, refuse_tuned_seeds, without_removed
 
 
 def freeze(study: Study, folder: StudyFolder, **more: Mapping[str, Any]) -> None:
@@ -52,32 +51,17 @@ def freeze(study: Study, folder: StudyFolder, **more: Mapping[str, Any]) -> None
 
 def analysis_plan(study: Study) -> Plan:
     """Return the analysis plan, which is frozen before the first run."""
-    measure, tune, train = study.measure, study.tune, study.arms[0].config.train
-    timed = measure.reach is not None
-    tried = [arm for arm in study.arms if tune is not None and tune.left_by(arm.overrides).values]
-    return Plan(
-        primary=measure.primary,
-        direction=measure.direction,
-        arms=(*(arm.name for arm in study.arms), *map(tuned_name, tried)),
-        seeds=study.seeds,
-        looks=measure.looks or (len(study.seeds),),
-        equivalence=measure.equivalence,
-        alpha=measure.alpha,
-        contrasts=study.contrasts,
+    train = study.arms[0].config.train
+    timed = study.measure.reach is not None
+    return common_plan(
+        study,
         post_hoc=study.post_hoc,
-        rules=RULES,
-        noise="moderated",
-        goal=study.goal or {},
         metrics=_metrics(study.arms[0]),
         tasks=_tasks(study),
         pool=study.pool,
-        across=study.across,
-        solved=measure.solved,
-        reach=measure.reach,
-        by=measure.by,
         eval_every=train.eval_every if timed else None,
         eval_windows=train.eval_windows if timed else None,
-        worth=measure.worth,
+        worth=study.measure.worth,
     )
 
 

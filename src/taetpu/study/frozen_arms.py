@@ -1,26 +1,13 @@
-"""The arms and seeds that a stored study keeps when its file changes."""
+"""What frozen studies of models and of programs share: the plan, and the arms and seeds that are kept."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from taetpu.core.errors import UserError
-from taetpu.spec.document import Document
-from taetpu.stats.plan import MIN_SEEDS
+from taetpu.spec.loaded_study import LoadedStudy
+from taetpu.stats.plan import MIN_SEEDS, RULES, Plan
 from taetpu.store.runs import RunFolder
-
-
-class SeededStudy(Protocol):
-    """A study with seeds."""
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        """The seeds."""
-        ...
-
-    @property
-    def document(self) -> Document:
-        """The study file."""
-        ...
+from taetpu.study.tuning import tuned_name
 
 
 def without_removed(
@@ -57,7 +44,31 @@ def without_removed(
     return data
 
 
-def refuse_tuned_seeds(study: SeededStudy, stored: Mapping[str, Any]) -> None:
+def common_plan(study: LoadedStudy[Any], **more: Any) -> Plan:
+    """Return the analysis plan of a study of models or of a program, with the fields that only one of them has."""
+    measure, tune = study.measure, study.tune
+    tried = [arm.name for arm in study.arms if tune is not None and tune.left_by(arm.overrides).values]
+    return Plan(
+        primary=measure.primary,
+        direction=measure.direction,
+        arms=(*(arm.name for arm in study.arms), *map(tuned_name, tried)),
+        seeds=study.seeds,
+        looks=measure.looks or (len(study.seeds),),
+        equivalence=measure.equivalence,
+        alpha=measure.alpha,
+        contrasts=study.contrasts,
+        rules=RULES,
+        noise="moderated",
+        goal=study.goal or {},
+        across=study.across,
+        solved=measure.solved,
+        reach=measure.reach,
+        by=measure.by,
+        **more,
+    )
+
+
+def refuse_tuned_seeds(study: LoadedStudy[Any], stored: Mapping[str, Any]) -> None:
     """Raise `UserError` if arms would be compared on seeds that they were tuned on."""
     if shared := set(study.seeds) & set(stored.get("tuning", {}).get("seeds", ())):
         problem = f"seed {min(shared)} was used for tuning, so arms cannot be compared on it"

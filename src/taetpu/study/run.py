@@ -1,6 +1,5 @@
 """Running a study: freeze it, plan the missing runs, train them pack by pack, ablate, analyse and report."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -11,14 +10,10 @@ from taetpu.core.distributed import require_joined
 from taetpu.core.errors import UserError
 from taetpu.report.build import build_report
 from taetpu.spec.frozen import check_frozen
-from taetpu.spec.goal import EXAMPLE as GOAL_EXAMPLE
 from taetpu.spec.resolved_study import Study
 from taetpu.spec.sets import Sets
 from taetpu.stats.analyse import analyse
-from taetpu.stats.goal import goal_arms, goal_metrics, read_levels
-from taetpu.stats.goal_search import check_max_runs, count_runs, next_step
 from taetpu.stats.load import read_study
-from taetpu.stats.results_table import read_table
 from taetpu.store.backend import default_root, open_store
 from taetpu.store.frozen_study import SearchStep
 from taetpu.store.study import StudyFolder
@@ -36,6 +31,7 @@ from taetpu.study.pack_store import resolve_runs
 from taetpu.study.post_hoc import compute_tables
 from taetpu.study.ray_cluster import connected
 from taetpu.study.reuse import Reuse, sample_runs
+from taetpu.study.search import AnalysisOptions, check_search, refuse_shared_search, search_steps
 from taetpu.study.shards import ShardExecutor
 from taetpu.study.shares import parse_shard
 from taetpu.study.tracking import tracked
@@ -47,7 +43,7 @@ from taetpu.train.pack_plan import Run
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(AnalysisOptions):
     """Options of `run_study`.
 
     Attributes:
@@ -55,21 +51,13 @@ class Options:
         reuse: roots of studies whose finished runs are copied instead of being trained again.
         audit: the fraction of the reused runs to train again for verification. The command `taetpu run` uses 0.05 by
             default.
-        until_resolved: add the seeds of the next interim analysis while an arm is inconclusive.
         profile: the number of steps to trace in each pack.
-        retrain_damaged: move away finished runs with damaged files and train these runs again.
-        search: train the candidates of the goal in the order that answers it soonest, and leave the others untrained.
-        max_runs: the largest number of runs of a search; None for no limit.
     """
 
     packing: Packing = AUTO
     reuse: tuple[str, ...] = ()
     audit: float = 0.0
-    until_resolved: bool = False
     profile: int = 0
-    retrain_damaged: bool = False
-    search: bool = False
-    max_runs: int | None = None
 
 
 DEFAULTS = Options()
@@ -87,7 +75,7 @@ def run_model_file(
     callback: Callback | None,
 ) -> Outcome:
     """Load a study file that trains models and run it under a root; see `run_file.run`."""
-    refuse_shared_search(options, shard, ray)
+    refuse_shared_search(options, shard=shard is not None, ray=ray is not None)
     share = None if shard is None else parse_shard(shard)
     if ray is not None:
         if isinstance(file, Mapping):
@@ -147,7 +135,7 @@ def run_study(
     """
     if options.until_resolved:
         require_looks(study)
-    check_search(study, options)
+    check_search(study, options, len(candidate_arms(study)))
     executor = executor or Executor(folder)
     reuse = Reuse(folder, options.reuse)
     if folder.exists():
@@ -223,7 +211,7 @@ class StudyRunner:
             return None
         if trials is not None:
             more = [self.train(trials)]
-            best = choose_values(untuned, resolve_runs(trials, self.folder))
+            best = choose_values(untuned, [(run.arm, run.folder) for run in resolve_runs(trials, self.folder)])
             if best is not None:
                 tuned = self.stages.tuned(best).changed(seeds=seeds)
                 freeze(tuned, self.folder, tuning=best)
@@ -233,26 +221,14 @@ class StudyRunner:
         return self.conclude(untuned, reused, failed)
 
     def search(self) -> Outcome:
-        """Train candidates of the goal one by one, as `next_step` decides, then analyse and report.
-
-        Each decision is stored before its runs are trained. A call that resumes a search makes the same decisions.
-        """
-        study, goal, steps = self.stages.matched, self.stages.matched.goal, list[SearchStep]()
-        assert goal is not None, "check_search refuses studies without a goal"
+        """Train candidates of the goal one by one (see `search_steps`), then analyse and report."""
+        study, reused, failed = self.stages.matched, list[Run](), list[Failure]()
         self.freeze(study)
-        frozen = read_study(self.folder)
-        reused, failed = list[Run](), list[Failure]()
-        arms, metrics = goal_arms(goal, frozen), goal_metrics(goal, frozen)
-        while not failed:
-            table = read_table(self.folder, frozen, metrics)
-            levels = read_levels(table, frozen.get("goal_costs", {}), arms, steps)
-            step = next_step(goal, levels, study.seeds, study.measure.alpha)
-            if step is None or (self.options.max_runs or math.inf) < count_runs([*steps, step]):
-                break
-            self.folder.add_search_step(len(steps), step)
-            steps.append(step)
+        for step in search_steps(study, self.folder, self.options.max_runs):
             copied, failed = self.train(study, step)
             reused += copied
+            if failed:
+                break
         return self.conclude(study, reused, failed)
 
     def freeze(self, study: Study) -> None:
@@ -281,28 +257,3 @@ class StudyRunner:
             runs = [run for run in runs if run.arm in step["arms"] and run.seed in step["seeds"]]
         reused = self.reuse.adopt(runs, self.executor.reserved_runs())
         return reused, self.executor.train(runs, study.sources, self.callback, options.packing, options.profile)
-
-
-# --- search -----------------------------------------------------------------------------------------------------------
-
-
-def check_search(study: Study, options: Options) -> None:
-    """Raise `UserError` if a study cannot be searched with these options."""
-    if options.max_runs is not None and not options.search:
-        problem = "--max-runs limits a search, and --search is not given"
-        raise UserError(problem, path=("--max-runs",), remedy="Add --search.")
-    if not options.search:
-        return
-    if study.goal is None:
-        remedy = f"Add e.g. `goal: {GOAL_EXAMPLE}` to the study file before the first run."
-        raise study.document.locate(UserError("--search requires a goal", path=("goal",), remedy=remedy))
-    check_max_runs(study.goal, len(candidate_arms(study)), len(study.seeds), options.max_runs)
-
-
-def refuse_shared_search(options: Options, shard: str | None, ray: str | None) -> None:
-    """Raise `UserError` if a search would be shared by several processes, which cannot decide together."""
-    for name, given in (("--shard", shard is not None), ("--on ray", ray is not None),
-                        ("--until-resolved", options.until_resolved)):  # fmt: skip
-        if options.search and given:
-            problem = f"--search and {name} cannot be used together"
-            raise UserError(problem, path=("--search",), remedy=f"Remove {name}.")

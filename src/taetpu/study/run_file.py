@@ -75,7 +75,7 @@ def run(
     from taetpu.study.run import Options, parse_audit, parse_profile, run_model_file
     from taetpu.train.layout import parse_packing
 
-    trained = parse_packing(pack), tuple(reuse), parse_audit(audit), until_resolved, parse_profile(profile)
-    options = Options(*trained, retrain_damaged, search, max_runs)
+    trained = parse_packing(pack), tuple(reuse), parse_audit(audit), parse_profile(profile)
+    options = Options(until_resolved, retrain_damaged, search, max_runs, *trained)
     machines = {"shard": shard, "wait": wait, "ray": ray}
     return run_model_file(file, sets, root=root, options=options, callback=callback, **machines)

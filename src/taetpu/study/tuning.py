@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from taetpu.spec.measure import Measure
+from taetpu.spec.loaded_study import LoadedStudy
 from taetpu.spec.tuning import Tuning
 from taetpu.spec.unresolved_arms import bounded
 from taetpu.stats.load import COMPLETED, read_result
@@ -12,72 +12,11 @@ from taetpu.store.frozen_study import Role, TunedRole
 from taetpu.store.frozen_study import Tuning as TuningRecord
 from taetpu.store.runs import RunFolder
 
-
-class TunedArms(Protocol):
-    """An arm, with the paths that it overrides and its role."""
-
-    @property
-    def name(self) -> str:
-        """The name of the arm."""
-        ...
-
-    @property
-    def overrides(self) -> dict[str, Any]:
-        """The changes to the baseline."""
-        ...
-
-    @property
-    def role(self) -> Role:
-        """The role of the arm."""
-        ...
-
-
-class TunedStudy(Protocol):
-    """A study of models or of a program, with `tune`."""
-
-    @property
-    def arms(self) -> tuple[Any, ...]:
-        """The arms, the baseline first."""
-        ...
-
-    @property
-    def tune(self) -> Tuning | None:
-        """The tuning."""
-        ...
-
-    @property
-    def measure(self) -> Measure:
-        """How arms are compared."""
-        ...
-
-    def against(self, arm: Any) -> Any:
-        """Return the baseline of an arm."""
-        ...
-
-    def changed(self, **fields: Any) -> Any:
-        """Return a copy with other fields."""
-        ...
-
-
-class TrialRun(Protocol):
-    """A run of a trial, with its folder."""
-
-    @property
-    def arm(self) -> str:
-        """The trial."""
-        ...
-
-    @property
-    def folder(self) -> RunFolder:
-        """The folder of the run."""
-        ...
-
-
 Derive = Callable[..., Any]
 """`derive(study, arm, name, values, stage, role)` returns an arm with further values."""
 
 
-def trial_study(study: TunedStudy, derive: Derive) -> Any:
+def trial_study(study: LoadedStudy[Any], derive: Derive) -> Any:
     """Return a study of the tuning trials: each arm with each combination of values.
 
     Args:
@@ -92,26 +31,26 @@ def trial_study(study: TunedStudy, derive: Derive) -> Any:
     arms = []
     for arm in study.arms:
         for cell, values in _tuning(study).left_by(arm.overrides).cells.items():
-            name = _trial_name(arm, cell)
+            name = _trial_name(arm.name, cell)
             arms.append(derive(study, arm, name, values, "trial", {"against": name}))  # a trial is its own baseline
     return study.changed(arms=tuple(arms), seeds=_tuning(study).seeds, tune=None, design={})
 
 
-def _tuning(study: TunedStudy) -> Tuning:
+def _tuning(study: LoadedStudy[Any]) -> Tuning:
     assert study.tune is not None  # callers check this
     return study.tune
 
 
-def _trial_name(arm: TunedArms, cell: str) -> str:
-    return bounded(f"{arm.name}~{cell}")
+def _trial_name(arm: str, cell: str) -> str:
+    return bounded(f"{arm}~{cell}")
 
 
-def choose_values(study: TunedStudy, trial_runs: Iterable[TrialRun]) -> TuningRecord | None:
+def choose_values(study: LoadedStudy[Any], trial_runs: Iterable[tuple[str, RunFolder]]) -> TuningRecord | None:
     """Return the best values of each arm, or None if some trials are unfinished.
 
     Args:
         study: the study with its arms.
-        trial_runs: the runs of `trial_study`, whose stored results are read.
+        trial_runs: the trial and the folder of each run of `trial_study`.
 
     Returns:
         `values` (the values tried, by path), `seeds`, the deciding `metric`, and an entry of `arms` for each arm that
@@ -120,11 +59,11 @@ def choose_values(study: TunedStudy, trial_runs: Iterable[TrialRun]) -> TuningRe
         metric's value `by_seed` (None for a run that diverged), and the `mean` (None if any run diverged).
     """
     results: dict[str, list[dict[str, Any]]] = {}
-    for run in trial_runs:
-        result = read_result(run.folder)
+    for trial, folder in trial_runs:
+        result = read_result(folder)
         if result is None:
             return None
-        results.setdefault(run.arm, []).append(result)
+        results.setdefault(trial, []).append(result)
     tuning = _tuning(study)
     arms = {}
     for arm in study.arms:
@@ -132,7 +71,7 @@ def choose_values(study: TunedStudy, trial_runs: Iterable[TrialRun]) -> TuningRe
         outcomes = {
             cell: {"arm": name, "values": values, **_outcome(results[name], tuning.metric)}
             for cell, values in grid.cells.items()
-            for name in [_trial_name(arm, cell)]
+            for name in [_trial_name(arm.name, cell)]
         }
         best = _best(outcomes, study.measure.direction)
         if outcomes:
@@ -156,7 +95,7 @@ def _best(outcomes: Mapping[str, Mapping[str, Any]], direction: str) -> str | No
     return pick(finished, key=lambda cell: finished[cell], default=None)
 
 
-def tuned_arms(study: TunedStudy, chosen: TuningRecord, derive: Derive) -> Iterator[Any]:
+def tuned_arms(study: LoadedStudy[Any], chosen: TuningRecord, derive: Derive) -> Iterator[Any]:
     """Yield each arm, including baselines, with its best values. Tuned arms are compared with tuned baselines.
 
     An arm is omitted if the arm or its baseline tried no values, or if every combination of either had a diverged run.
@@ -167,10 +106,10 @@ def tuned_arms(study: TunedStudy, chosen: TuningRecord, derive: Derive) -> Itera
         if arm.name in best and baseline.name in best:
             tuned = TunedRole(of=arm.name, **best[arm.name])
             before: Role = arm.role
-            role: Role = {**before, "against": tuned_name(baseline), "tuned": tuned}
-            yield derive(study, arm, tuned_name(arm), best[arm.name], "tuned", role)
+            role: Role = {**before, "against": tuned_name(baseline.name), "tuned": tuned}
+            yield derive(study, arm, tuned_name(arm.name), best[arm.name], "tuned", role)
 
 
-def tuned_name(arm: TunedArms) -> str:
+def tuned_name(arm: str) -> str:
     """Return the name of the tuned variant of an arm."""
-    return bounded(f"{arm.name}@tuned")
+    return bounded(f"{arm}@tuned")

@@ -1,21 +1,20 @@
 """A loaded study whose runs are the user's command."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from taetpu.core.errors import UserError
 from taetpu.core.identity import SCHEMA, identity
-from taetpu.spec.document import Document, format_brief
-from taetpu.spec.measure import Measure
+from taetpu.spec.document import format_brief
+from taetpu.spec.loaded_study import LoadedStudy
 from taetpu.spec.programs.command import Command
 from taetpu.spec.programs.inputs import hashed_program
 from taetpu.spec.programs.program_config import ProgramConfig
 from taetpu.spec.programs.settings import Settings
-from taetpu.spec.tuning import Tuning
 from taetpu.spec.unresolved_arms import Stage
-from taetpu.store.frozen_study import PlannedContrast, PlannedGoal, Role, StudyDesign
+from taetpu.store.frozen_study import Role
 
 
 @dataclass(frozen=True)
@@ -74,52 +73,29 @@ class ProgramRun:
         return {**about, "data": self.data, "plugins": [], "place": dict(place)}
 
 
-@dataclass(frozen=True)
-class ProgramStudy:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ProgramStudy(LoadedStudy[ProgramArm]):
     """A study whose runs are the user's command.
 
     Attributes:
-        file: the study file; None for a study from a dictionary.
         cwd: the working folder of the program.
         command: the command and its environment.
         base: the baseline's settings.
-        arms: all arms; the baseline comes first.
         inputs: the SHA-256 of each input by its path.
         data: the digest of the command and the inputs.
     """
 
-    name: str
-    file: Path | None
     program: ProgramConfig
     cwd: Path
     command: Command
     base: Settings
-    arms: tuple[ProgramArm, ...]
-    seeds: tuple[int, ...]
-    measure: Measure
-    document: Document
     inputs: Mapping[str, str]
     data: str
-    design: StudyDesign = field(default_factory=StudyDesign)
-    tune: Tuning | None = None
-    trackers: Mapping[str, Any] = field(default_factory=dict)
-    contrasts: Mapping[str, PlannedContrast] = field(default_factory=dict)
-    goal: PlannedGoal | None = None
-    across: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """Return the name, the number of arms and seeds, and the primary metric."""
         size = f"arms={len(self.arms)}, seeds={len(self.seeds)}"
         return f"ProgramStudy({self.name!r}, {size}, primary={self.measure.primary!r})"
-
-    def changed(self, **fields: Any) -> "ProgramStudy":
-        """Return a copy of the study with the given fields replaced."""
-        return replace(self, **fields)
-
-    def against(self, arm: ProgramArm) -> ProgramArm:
-        """Return the baseline that an arm is compared with."""
-        name = arm.role.get("against", self.arms[0].name)
-        return next(other for other in self.arms if other.name == name)
 
     def runs(self) -> list[ProgramRun]:
         """Return the runs of all arms with all seeds, arm by arm."""

@@ -13,12 +13,11 @@ from taetpu.spec.document import format_brief, format_value
 from taetpu.spec.frozen_record import check_schema, describe_changed_files, extend_arms, measure_data
 from taetpu.spec.programs.study import ProgramStudy
 from taetpu.stats.load import read_study
-from taetpu.stats.plan import RULES, Plan
+from taetpu.stats.plan import Plan
 from taetpu.store.flat_config import SETTINGS
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
-from taetpu.study.frozen_arms import refuse_tuned_seeds, without_removed
-from taetpu.study.tuning import tuned_name
+from taetpu.study.frozen_arms import common_plan, refuse_tuned_seeds, without_removed
 
 FIXED = {"base": "the baseline", "measure": "`measure`", "goal": "the goal"}
 """Parts of a study that may not change, with their names in messages."""
@@ -73,26 +72,8 @@ def program_data(study: ProgramStudy) -> dict[str, Any]:
 
 def program_plan(study: ProgramStudy) -> Plan:
     """Return the analysis plan, which is frozen before the first run."""
-    measure, tune = study.measure, study.tune
-    tried = [arm for arm in study.arms if tune is not None and tune.left_by(arm.overrides).values]
-    return Plan(
-        primary=measure.primary,
-        direction=measure.direction,
-        arms=(*(arm.name for arm in study.arms), *map(tuned_name, tried)),
-        seeds=study.seeds,
-        looks=measure.looks or (len(study.seeds),),
-        equivalence=measure.equivalence,
-        alpha=measure.alpha,
-        contrasts=study.contrasts,
-        rules=RULES,
-        noise="moderated",
-        metrics={measure.primary: MetricSpec(measure.direction).to_data()},
-        goal=study.goal or {},
-        across=study.across,
-        solved=measure.solved,
-        reach=measure.reach,
-        by=measure.by,
-    )
+    measure = study.measure
+    return common_plan(study, metrics={measure.primary: MetricSpec(measure.direction).to_data()})
 
 
 def check_program(stored: Mapping[str, Any], study: ProgramStudy, done: Sequence[RunFolder]) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """The stages of a study of a program: runs, tuning, searches, then the analysis and the report."""
 
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,12 +13,7 @@ from taetpu.spec.goal import path_costs
 from taetpu.spec.programs.loading import derive_arm
 from taetpu.spec.programs.study import ProgramRun, ProgramStudy
 from taetpu.stats.analyse import analyse
-from taetpu.stats.goal import goal_arms, goal_metrics, read_levels
-from taetpu.stats.goal_search import count_runs, next_step
-from taetpu.stats.load import read_study
-from taetpu.stats.results_table import read_table
 from taetpu.store.backend import move_to_damaged, open_store
-from taetpu.store.frozen_study import SearchStep
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 from taetpu.study.claiming import waiting_claim
@@ -28,20 +22,13 @@ from taetpu.study.programs.events import Events
 from taetpu.study.programs.freezing import freeze_program
 from taetpu.study.programs.pool import Pool, machine_pool
 from taetpu.study.programs.run_files import RunFiles
+from taetpu.study.search import search_steps
 from taetpu.study.shares import Shard, ShareLoop
 from taetpu.study.tuning import choose_values, trial_study, tuned_arms
 from taetpu.trackers.feed import Trackers
 
 REPEAT = "repeat"
 """The folder, within a study's folder, of the baseline's run that is repeated with the same seed."""
-
-
-@dataclass(frozen=True)
-class StoredRun:
-    """A run with its record, as tuning reads it."""
-
-    arm: str
-    folder: RunFolder
 
 
 @dataclass
@@ -73,7 +60,7 @@ class ProgramRunner:
         if study.tune is not None:
             trials: ProgramStudy = trial_study(study, derive_arm)
             failed += self.run_programs(trials, trials.runs())
-            best = choose_values(study, [StoredRun(run.arm, self.record(run)) for run in trials.runs()])
+            best = choose_values(study, [(run.arm, self.record(run)) for run in trials.runs()])
             if best is not None:
                 tuned = study.changed(arms=(*study.arms, *tuned_arms(study, best, derive_arm)))
                 freeze_program(tuned, self.folder, tuning=best)
@@ -81,22 +68,13 @@ class ProgramRunner:
         return self.conclude(study, failed)
 
     def search(self, study: ProgramStudy, max_runs: int | None) -> Outcome:
-        """Run the candidates of the goal one by one, as `next_step` decides, then analyse and report."""
-        goal, steps, failed = study.goal, list[SearchStep](), list[Failure]()
-        assert goal is not None, "check_search refuses studies without a goal"
+        """Run the candidates of the goal one by one (see `search_steps`), then analyse and report."""
+        failed = list[Failure]()
         self.freeze(study)
-        frozen = read_study(self.folder)
-        arms, metrics = goal_arms(goal, frozen), goal_metrics(goal, frozen)
-        while not failed:
-            table = read_table(self.folder, frozen, metrics)
-            levels = read_levels(table, frozen.get("goal_costs", {}), arms, steps)
-            step = next_step(goal, levels, study.seeds, study.measure.alpha)
-            if step is None or (max_runs or math.inf) < count_runs([*steps, step]):
-                break
-            self.folder.add_search_step(len(steps), step)
-            steps.append(step)
+        for step in search_steps(study, self.folder, max_runs):
             runs = [run for run in study.runs() if run.arm in step["arms"] and run.seed in step["seeds"]]
-            failed = self.run_programs(study, runs)
+            if failed := self.run_programs(study, runs):
+                break
         return self.conclude(study, failed)
 
     def freeze(self, study: ProgramStudy) -> None:

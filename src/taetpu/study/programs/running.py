@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from taetpu.core.errors import UserError
-from taetpu.spec.goal import EXAMPLE as GOAL_EXAMPLE
 from taetpu.spec.programs.loading import load_program_study
 from taetpu.spec.programs.study import ProgramStudy
 from taetpu.spec.sets import Sets
-from taetpu.stats.goal_search import check_max_runs
 from taetpu.stats.integrity import find_damage, raise_if_damaged
 from taetpu.stats.load import read_study
 from taetpu.store.backend import default_root, move_to_damaged, open_store
@@ -28,27 +26,20 @@ from taetpu.study.programs.pool import machine_pool
 from taetpu.study.programs.run_files import RunFiles
 from taetpu.study.programs.runner import ProgramRunner
 from taetpu.study.ray_cluster import connected
+from taetpu.study.search import AnalysisOptions, check_search, refuse_shared_search
 from taetpu.study.shares import Shard
 
 
 @dataclass(frozen=True)
-class ProgramOptions:
+class ProgramOptions(AnalysisOptions):
     """Options of `run_program_study`.
 
     Attributes:
-        until_resolved: add the seeds of the next interim analysis while an arm is inconclusive.
-        retrain_damaged: move away finished runs with damaged files and run their programs again.
-        search: run the candidates of the goal in the order that answers it soonest, and no others.
-        max_runs: the largest number of runs of a search; None for no limit.
         shard: the share of the runs that this process has; None for all.
         wait: whether a shard waits for the runs of others if more runs will be planned after them.
         ray: the address of the Ray cluster whose nodes run the programs (see `run_file.run`); None for this machine.
     """
 
-    until_resolved: bool = False
-    retrain_damaged: bool = False
-    search: bool = False
-    max_runs: int | None = None
     shard: Shard | None = None
     wait: bool = True
     ray: str | None = None
@@ -97,7 +88,10 @@ def run_program_study(
             program cannot be started, or there is no Ray cluster or none that fits.
         SharesLeft: If runs are left to other shards.
     """
-    check_search(study, options)
+    refuse_shared_search(options, shard=options.shard is not None, ray=options.ray is not None)
+    if options.search:
+        check_cost(study)
+    check_search(study, options, len(study.arms))
     if options.ray is not None and options.shard is not None:
         problem = "`shard` and `ray` cannot be used together"
         raise UserError(problem, path=("shard",), remedy="Use only one of them.")
@@ -138,28 +132,12 @@ def _run_study(study: ProgramStudy, folder: StudyFolder, options: ProgramOptions
             events.on_seeds_added(seeds)
 
 
-def check_search(study: ProgramStudy, options: ProgramOptions) -> None:
-    """Raise `UserError` if a study cannot be searched with these options."""
-    if not options.search:
-        if options.max_runs is not None:
-            problem = "--max-runs limits a search, and --search is not given"
-            raise UserError(problem, path=("--max-runs",), remedy="Add --search.")
-        return
-    for name, given in (("--shard", options.shard is not None), ("--on ray", options.ray is not None),
-                        ("--until-resolved", options.until_resolved)):  # fmt: skip
-        if given:
-            problem = f"--search and {name} cannot be used together"
-            raise UserError(problem, path=("--search",), remedy=f"Remove {name}.")
-    if study.goal is None:
-        remedy = f"Add e.g. `goal: {GOAL_EXAMPLE}` to the study file before the first run."
-        raise study.document.locate(UserError("--search requires a goal", path=("goal",), remedy=remedy))
-    if (cost := study.goal["minimise"]) in study.program.costs:
+def check_cost(study: ProgramStudy) -> None:
+    """Raise `UserError` if the goal of a search minimises a cost that is known after a run only."""
+    if study.goal is not None and (cost := study.goal["minimise"]) in study.program.costs:
         problem = f"{cost} is known after a run only, and --search orders the candidates by it before"
-        error = UserError(
-            problem, path=("goal", "minimise"), remedy="Use a setting that is a number, or omit --search."
-        )
-        raise study.document.locate(error)
-    check_max_runs(study.goal, len(study.arms), len(study.seeds), options.max_runs)
+        remedy = "Use a setting that is a number, or omit --search."
+        raise study.document.locate(UserError(problem, path=("goal", "minimise"), remedy=remedy))
 
 
 def finished(runs: Iterable[RunFolder]) -> list[RunFolder]:
