@@ -11,7 +11,7 @@ import typer
 from taetpu.cli.addresses import ModelAddress, log_latest
 from taetpu.cli.options import AsJson, Root, integer
 from taetpu.cli.output import log, plural
-from taetpu.core.errors import UserError, suggest
+from taetpu.core.errors import UserError, errors_at, suggest
 from taetpu.core.number_parsing import parse_int
 
 if TYPE_CHECKING:
@@ -83,10 +83,8 @@ class ModelOptions:
         if not parts:
             return opened
         documents = None if self.means is None else _read_means(opened, self.means)
-        try:
+        with errors_at("--without"):
             edited = remove_components(opened, parts, "zero" if documents is None else "mean", documents)
-        except UserError as error:
-            raise UserError(error.problem, path=("--without",), remedy=error.remedy) from None
         log(f"model: {edited.name}")
         return edited
 

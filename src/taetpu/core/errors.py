@@ -1,7 +1,7 @@
 """Errors that a user can act on: the problem, its location and a remedy."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -82,12 +82,24 @@ class UserError(Exception):
 
 
 @contextmanager
-def locate_errors(*prefix: str | int, file: str | Path | None = None, line: int | None = None) -> Iterator[None]:
-    """Prepend `prefix` to the path of a `UserError` raised in the `with` block (see `UserError.within`)."""
+def change_errors(change: Callable[[UserError], UserError]) -> Iterator[None]:
+    """Raise `change(error)` in place of a `UserError` raised in the `with` block."""
     try:
         yield
     except UserError as error:
-        raise error.within(*prefix, file=file, line=line) from None
+        raise change(error) from None
+
+
+def errors_at(*path: str | int) -> AbstractContextManager[None]:
+    """Replace the place of a `UserError` raised in the `with` block by `path`."""
+    return change_errors(lambda error: UserError(error.problem, path=path, remedy=error.remedy))
+
+
+def locate_errors(
+    *prefix: str | int, file: str | Path | None = None, line: int | None = None
+) -> AbstractContextManager[None]:
+    """Prepend `prefix` to the path of a `UserError` raised in the `with` block (see `UserError.within`)."""
+    return change_errors(lambda error: error.within(*prefix, file=file, line=line))
 
 
 def check_known(

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
-from taetpu.core.errors import UserError
+from taetpu.core.errors import UserError, locate_errors
 from taetpu.data.document_files import ENDINGS, UNPACK, Format, Layout, format_of, read_texts
 from taetpu.data.remote.fetched import own_split
 from taetpu.data.remote.named import PUBLISHED
@@ -175,14 +175,12 @@ def list_local(sources: Sources | None, folder: Path, field: str) -> list[Path]:
         UserError: if a path does not exist. The error names the field of the task.
     """
     paths = [name for name in names_of(sources) if not is_remote(name)]
-    try:
+    with locate_errors(field):
         files = [file for name in paths for _, file in find_paths(name, folder)]
         for place in (folder / Path(name).expanduser() for name in paths):
             if saved_splits(place):
                 files += [*sorted(place.glob("*/*")), place / SAVED]
         return [*dict.fromkeys(files)]
-    except UserError as error:
-        raise error.within(field) from None
 
 
 def origins(corpora: Mapping[str, Corpus]) -> dict[str, Any]:

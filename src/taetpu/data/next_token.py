@@ -68,8 +68,6 @@ class NextTokenTask(Task):
     def _weights(cls, source: Any) -> Any:
         """Check the weights of a mixture."""
         if isinstance(source, Mapping):
-            try:
+            with locate_errors("source"):
                 shares_of(source)
-            except UserError as error:
-                raise error.within("source") from None
         return source

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from taetpu.core.atomic_files import explain_os_error, locked, write_file
 from taetpu.core.config import to_data
-from taetpu.core.errors import UserError
+from taetpu.core.errors import UserError, locate_errors
 from taetpu.core.identity import computation_fields
 from taetpu.core.jax_setup import cache_folder, cpu_cores
 from taetpu.data.corpora import Corpus
@@ -212,10 +212,8 @@ def _write(writer: TokenWriter, corpora: Mapping[str, Corpus], job: Job, progres
 @contextmanager
 def _about_tokenizer() -> Iterator[None]:
     """Prepend `tokenizer` to the path of a `UserError` in the `with` block."""
-    try:
+    with locate_errors("tokenizer"):
         yield
-    except UserError as error:
-        raise error.within("tokenizer") from None
 
 
 def _describe(tokenizer: TokenizerConfig, study: Path) -> Any:

@@ -149,10 +149,8 @@ class TextTask(NextTokenTask):
         texts = parts.texts
         if not texts["train"]:
             raise _too_short("train", 0, self.seq_len)
-        try:
+        with locate_errors("tokenizer"):
             tokenizer = self.tokenizer.prepare(texts["train"], folder)
-        except UserError as error:
-            raise error.within("tokenizer") from None
         streams, segments, sizes, uncropped = self._encode(parts, tokenizer)
         self._check_lengths(streams, sizes)
         facts = {
@@ -420,11 +418,9 @@ class TextTask(NextTokenTask):
             documents = np.repeat(np.arange(len(rows), dtype=np.int32), [*map(len, rows)])
             return np.concatenate([*rows, np.zeros(0, np.int32)]), documents
 
-        try:
+        with locate_errors("tokenizer"):
             training = {name: encode(part) for name, part in parts.training.items()}
             encoded = {name: encode(part) for name, part in parts.evaluation.items()}
-        except UserError as error:
-            raise error.within("tokenizer") from None
         uncropped = sum(len(tokens) for tokens, _ in training.values())
         if self.train_tokens is not None:
             for name, (tokens, documents) in training.items():

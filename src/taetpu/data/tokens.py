@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from taetpu.core.config import Size
-from taetpu.core.errors import UserError
+from taetpu.core.errors import UserError, locate_errors
 from taetpu.core.registry import register
 from taetpu.data.base import BatchSpec
 from taetpu.data.corpora import Sources, names_of
@@ -265,10 +265,8 @@ def find_files(
     for i, source in enumerate((sources,) if isinstance(sources, str) else sources):
         where = (field,) if isinstance(sources, str) else (field, i)
         if is_remote(source):
-            try:
+            with locate_errors(*where):
                 _add_fetched(files, fetch(source, folder, ENDINGS), divide, split)
-            except UserError as error:
-                raise error.within(*where) from None
             continue
         path = folder / Path(source).expanduser()
         if path.is_file():

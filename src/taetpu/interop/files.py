@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from taetpu.core.config_parsing import load_config
-from taetpu.core.errors import UserError
+from taetpu.core.errors import UserError, locate_errors
 from taetpu.core.json_files import RESTORE, is_missing, read_object
 from taetpu.core.output_files import write_new_folder
 from taetpu.data.tokenizers import Tokenizer
@@ -53,10 +53,8 @@ def read_generation_tokens(folder: Path) -> dict[str, Any]:
     if is_missing(file):
         return {}
     content = read_object(file, RESTORE)
-    try:
+    with locate_errors(file=file):
         return load_config(SpecialTokens, {name: content[name] for name in SPECIAL_TOKENS if name in content}).numbers()
-    except UserError as error:
-        raise error.within(file=file) from None
 
 
 def write_model(folder: Path, settings: Settings, tensors: Tensors, tokenizer: Tokenizer | None = None) -> None:

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from taetpu.core.config_parsing import load_config
-from taetpu.core.errors import DataWarning, UserError, dotted_path, suggest
+from taetpu.core.errors import DataWarning, UserError, dotted_path, locate_errors, suggest
 from taetpu.core.model_interface import Interface
 from taetpu.data.tokenizers import Tokenizer
 from taetpu.interop.blank import blank_model
@@ -106,11 +106,9 @@ def import_config(config: Settings) -> ModelConfig:
 
 def _read_settings(text: TextModel) -> tuple[ModelConfig, dict[str, Any]]:
     """Return the config of a model, and its Hugging Face settings with all defaults."""
-    try:
+    with locate_errors(*text.path):
         settings = complete_settings(text.family, text.settings)
         data = text.family.read(settings)
-    except UserError as error:
-        raise error.within(*text.path) from None
     with _in_our_config():
         return load_config(ModelConfig, data), settings
 
@@ -301,10 +299,8 @@ def import_folder(path: str | Path, *, tokenizer: bool = True) -> ImportedModel:
     adapter = read_adapter(folder)
     base = folder if adapter is None else adapter.base
     config = read_config(base)
-    try:
+    with locate_errors(file=base / CONFIG):
         text, made = _blank_import(config)
-    except UserError as error:
-        raise error.within(file=base / CONFIG) from None
     tensors, place = read_tensors(base, text.ignored)
     if adapter is not None:
         tensors = adapter.merge(tensors, text.family.rename, transposed=text.family.model_type == "gpt2")

@@ -16,7 +16,7 @@ from pydantic import PositiveFloat, PositiveInt
 
 from taetpu.core.config import Config
 from taetpu.core.config_parsing import load_config
-from taetpu.core.errors import UserError
+from taetpu.core.errors import UserError, locate_errors
 from taetpu.core.json_files import RESTORE, is_missing, read_object
 from taetpu.interop.weights import Tensors, read_safetensors, to_float32
 
@@ -116,10 +116,8 @@ def read_adapter(folder: Path) -> Adapter | None:
             remedy += "AutoPeftModelForCausalLM.from_pretrained(FOLDER).merge_and_unload().save_pretrained(NEW)."
             raise UserError(problem, path=(name,), file=file, remedy=remedy)
     given: dict[str, Any] = {name: content[name] for name in AdapterSettings.model_fields if name in content}
-    try:
+    with locate_errors(file=file):
         settings = load_config(AdapterSettings, given)
-    except UserError as error:
-        raise error.within(file=file) from None
     named = Path(settings.base_model_name_or_path).expanduser()
     for base in (named, folder / named):
         if base.is_dir():

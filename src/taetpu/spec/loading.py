@@ -8,7 +8,7 @@ from typing import Any
 
 from taetpu.core.config import to_data
 from taetpu.core.config_parsing import load_config
-from taetpu.core.errors import ErrorList, KeyPath, UserError, locate_errors, suggest
+from taetpu.core.errors import ErrorList, KeyPath, UserError, change_errors, locate_errors, suggest
 from taetpu.core.plugins import Plugin, load_plugins
 from taetpu.core.registry import kinds
 from taetpu.spec.arms import candidates
@@ -61,7 +61,7 @@ def load_study(file: Path | str | Mapping[str, Any], sets: Sets = (), convert: C
     """
     document = read_document(file)
     folder = document.folder
-    try:
+    with change_errors(document.locate):
         _refuse_judged(document)
         _refuse_program(document)
         spec = load_config(StudySpec, document.data)
@@ -89,8 +89,6 @@ def load_study(file: Path | str | Mapping[str, Any], sets: Sets = (), convert: C
         tasks = _tasks(spec, base, measure, arms)
         contrasts, across = _contrasts(measure, arms, baseline), nuisances(spec, base)
         goal = _goal(spec, arms, primaries)
-    except UserError as error:
-        raise document.locate(error) from None
     return Study(
         name=spec.study,
         file=document.file,

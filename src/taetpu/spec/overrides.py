@@ -15,7 +15,7 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 from taetpu.core.config import Component, Config, config_class_of, has_entries, slot_of
 from taetpu.core.config_parsing import build_component, load_config, parse_entries
-from taetpu.core.errors import ErrorList, KeyPath, UserError, dotted_path, locate_errors, suggest
+from taetpu.core.errors import ErrorList, KeyPath, UserError, dotted_path, errors_at, locate_errors, suggest
 from taetpu.core.registry import kinds
 from taetpu.nn.block import LayerConfig
 from taetpu.nn.layer_overrides import select_layers
@@ -193,10 +193,8 @@ def _num_layers(data: Mapping[str, Any]) -> int:
 def _concrete(path: str, num_layers: int) -> list[Parts]:
     """Return the path in each layer that `path` selects. The number of the layer is an integer from 0."""
     _, _, where, *rest = path.split(".")
-    try:
+    with errors_at(path):
         return [("model", "layers", number, *rest) for number in select_layers(where, num_layers)]
-    except UserError as error:
-        raise UserError(error.problem, path=(path,), remedy=error.remedy) from None
 
 
 def _spread_layers(model: dict[str, Any], num_layers: int) -> None:

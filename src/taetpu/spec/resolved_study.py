@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from taetpu.core.config import fields_at_default, iter_components, to_data
-from taetpu.core.errors import ErrorList, UserError, locate_errors
+from taetpu.core.errors import ErrorList, UserError, change_errors, locate_errors
 from taetpu.core.identity import SCHEMA, canonical_json
 from taetpu.core.model_interface import Interface
 from taetpu.core.notebook_html import paragraph, table
@@ -363,13 +363,11 @@ class Study(LoadedStudy[Arm]):
     def _runs_of(self, arm: Arm) -> list[RunSpec]:
         source = self.source(arm)
         self._check_comparable(arm, source, self.source(self.against(arm)))
-        try:
+        with change_errors(arm.explain), locate_errors("train"):
             arm.config.train.total_steps(source.num_windows)
             arm.config.train.check_windows(source)
             if arm is self.arms[0]:
                 Sample.from_config(arm.config, source)
-        except UserError as error:
-            raise arm.explain(error.within("train")) from None
         keys = {seed: (arm.name, id(arm.config), seed) for seed in self.seeds}
         starts = {seed: self.start_digest(arm, seed) for seed, key in keys.items() if key not in self.identified}
         ids = run_ids(arm.config, starts, source.fingerprint) if starts else []
@@ -416,10 +414,8 @@ class Study(LoadedStudy[Arm]):
         Raises:
             UserError: If the model cannot be read. The error is located in the study file.
         """
-        try:
+        with change_errors(arm.explain):
             return self.sources.start(arm.config, seed)
-        except UserError as error:
-            raise arm.explain(error) from None
 
     def start_digest(self, arm: Arm, seed: int) -> str:
         """Return the digest of `start`; empty if parameters are drawn."""
@@ -432,10 +428,8 @@ class Study(LoadedStudy[Arm]):
         Raises:
             UserError: If the task's data is invalid. The error is located in the study file.
         """
-        try:
+        with change_errors(arm.explain), locate_errors("task"):
             return self.sources.prepare(arm.config)
-        except UserError as error:
-            raise arm.explain(error.within("task")) from None
 
     def items(self, arm: Arm) -> dict[str, ItemSet]:
         """Return the items of an arm's scores, by name (see `Sources.items`).
@@ -443,10 +437,8 @@ class Study(LoadedStudy[Arm]):
         Raises:
             UserError: If the items are invalid. The error is located in the study file.
         """
-        try:
+        with change_errors(arm.explain):
             return self.sources.items(arm.config)
-        except UserError as error:
-            raise arm.explain(error) from None
 
     def item_files(self) -> dict[str, Path]:
         """Return the files of scores on items, by name. All arms have the same.
@@ -456,10 +448,8 @@ class Study(LoadedStudy[Arm]):
         """
         files = dict[str, Path]()
         for name, score in item_scores(self.baseline.train.eval_metrics).items():
-            try:
+            with change_errors(self.arms[0].explain), locate_errors("train", "eval_metrics", name):
                 files[name] = score.path(self.folder)
-            except UserError as error:
-                raise self.arms[0].explain(error.within("train", "eval_metrics", name)) from None
         return files
 
 

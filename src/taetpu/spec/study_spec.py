@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from taetpu.core.config import to_data
 from taetpu.core.config_parsing import load_config
-from taetpu.core.errors import KeyPath, UserError, dotted_path
+from taetpu.core.errors import KeyPath, UserError, dotted_path, errors_at
 from taetpu.spec.goal import EXAMPLE as GOAL_EXAMPLE
 from taetpu.spec.overrides import apply_overrides, takes_list
 from taetpu.spec.study_config import RunConfig
@@ -67,10 +67,8 @@ class StudySpec(StudyFile):
     def check_tried(self, base: Mapping[str, Any], path: str, values: Sequence[Any]) -> None:
         """See `StudyFile.check_tried`."""
         for i, value in enumerate(values):
-            try:
+            with errors_at("tune", path, i):
                 load_config(RunConfig, apply_overrides(base, {path: value}))
-            except UserError as error:
-                raise UserError(error.problem, path=("tune", path, i), remedy=error.remedy) from None
 
     @property
     def tuning_metric(self) -> str:

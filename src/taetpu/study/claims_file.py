@@ -7,7 +7,7 @@ from pydantic import Field
 
 from taetpu.core.config import Config
 from taetpu.core.config_parsing import load_config
-from taetpu.core.errors import Failed, UserError
+from taetpu.core.errors import Failed, UserError, change_errors
 from taetpu.spec.document import Form, read_document
 from taetpu.stats.claims import Finding, RepetitionClaim, check_claim, parse_claim
 from taetpu.stats.repetitions import check_repetitions
@@ -41,7 +41,7 @@ def check_claims(file: Path, root: str | None = None) -> tuple[Match, list[Findi
         Failed: if the stored results do not agree with the runs. In this case, no claim is checked.
     """
     document = read_document(file, FORM)
-    try:
+    with change_errors(document.locate):
         asked = load_config(Claims, document.data)
         claims = [parse_claim(text, ("claims", i)) for i, text in enumerate(asked.claims)]
         match = resolve(asked.study, root, folder=document.folder)
@@ -52,8 +52,6 @@ def check_claims(file: Path, root: str | None = None) -> tuple[Match, list[Findi
             else check_claim(claim, results, ("claims", i))
             for i, claim in enumerate(claims)
         ]
-    except UserError as error:
-        raise document.locate(error) from None
 
 
 def _results(folder: StudyFolder) -> Results:

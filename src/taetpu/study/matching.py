@@ -7,7 +7,7 @@ more per token. `match` adds a variant of the arm that is trained for fewer or m
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from taetpu.core.errors import UserError
+from taetpu.core.errors import UserError, change_errors, locate_errors
 from taetpu.spec.loading import derive_arm
 from taetpu.spec.resolved_study import Arm, Study
 from taetpu.spec.unresolved_arms import bounded
@@ -91,10 +91,8 @@ def seconds_per_step(study: Study, name: str, callback: Callback) -> float:
     work = step_workload(runs, study.sources.prepare(runs[0].config))
     callback.on_step_timing(name)
     layout = default_layout(work, AUTO)
-    try:
+    with change_errors(study.document.locate), locate_errors("match"):
         return measure_step(work, layout) / layout.width
-    except UserError as error:
-        raise study.document.locate(error.within("match")) from None
 
 
 def _may_change(study: Study, arm: Arm, paths: tuple[str, ...]) -> bool:

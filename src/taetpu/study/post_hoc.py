@@ -13,7 +13,7 @@ import jax
 
 from taetpu.core.config import to_data
 from taetpu.core.config_parsing import load_config
-from taetpu.core.errors import UserError, check_known, locate_errors
+from taetpu.core.errors import UserError, change_errors, check_known, errors_at, locate_errors
 from taetpu.core.identity import canonical_json
 from taetpu.data.base import Source, Split
 from taetpu.lens.ablation.components import Components, find_components
@@ -44,10 +44,8 @@ def check_tables(study: Study) -> None:
     for number, table in enumerate(study.measure.post_hoc):
         for name in dict.fromkeys(study.against(arm).name for arm in study.arms):
             baseline = next(arm for arm in study.arms if arm.name == name)
-            try:
+            with change_errors(study.document.locate), locate_errors("measure", "post_hoc", number):
                 components_of(baseline.config, study.source(baseline), table)
-            except UserError as error:
-                raise study.document.locate(error.within("measure", "post_hoc", number)) from None
 
 
 def components_of(config: ResolvedConfig, source: Source, table: PostHocConfig) -> Components:
@@ -93,10 +91,8 @@ def _find(opened: OpenedModel, table: PostHocConfig) -> Components:
     Raises:
         UserError: if the model has no such parts, or their activations cannot be replaced as the table says.
     """
-    try:
+    with errors_at("knockout"):
         components = find_components(opened, table.knockout)
-    except UserError as error:
-        raise UserError(error.problem, path=("knockout",), remedy=error.remedy) from None
     if table.how != "zero":
         components.position_axes()
     return components

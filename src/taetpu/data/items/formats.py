@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from taetpu.core.errors import UserError
+from taetpu.core.errors import UserError, errors_at
 from taetpu.data.digests import digest_file
 from taetpu.data.document_files import explained, numbered_lines
 
@@ -131,11 +131,8 @@ def read_items(file: Path, kind: str | None = None, by: str | None = None) -> It
     Raises:
         UserError: If the file cannot be read, has another format, or has an invalid row.
     """
-    try:
-        with explained(file):
-            name, items = _parse_rows(file, kind, by)
-    except UserError as error:
-        raise UserError(error.problem, path=("file",), remedy=error.remedy) from None
+    with errors_at("file"), explained(file):
+        name, items = _parse_rows(file, kind, by)
     if not items:
         raise UserError(f"{file} has no items", path=("file",), remedy="Use a file with an object in each line.")
     return ItemFile(file, digest_file(file), name, tuple(items))

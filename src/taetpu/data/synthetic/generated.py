@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, UInt32
 
 from taetpu.core.config import Size, to_data
-from taetpu.core.errors import UserError
+from taetpu.core.errors import UserError, errors_at
 from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import Key, named, root_key
 from taetpu.core.model_interface import Interface
@@ -122,15 +122,13 @@ class GeneratedTask(Task):
         sources = {}
         for i, length in enumerate(self.eval_lengths):
             task = self.model_copy(update={"seq_len": length, "eval_lengths": ()})
-            try:
+            with errors_at("eval_lengths", i):
                 if task.names != self.names:
                     problem = f"the vocabulary differs between sequences of {self.seq_len} and of {length} tokens"
                     raise UserError(problem, remedy="Remove the length, or set max_length.")
                 if length > self.seq_len:
                     self.check_longer(task)
                 sources[at_length(length)] = task.prepare(folder)
-            except UserError as error:
-                raise UserError(error.problem, path=("eval_lengths", i), remedy=error.remedy) from None
         return sources
 
     def check_longer(self, longer: Any) -> None:

@@ -16,7 +16,7 @@ from pydantic import Field, PositiveFloat
 
 from taetpu.core.config import Config
 from taetpu.core.config_parsing import load_config
-from taetpu.core.errors import UserError, suggest
+from taetpu.core.errors import UserError, locate_errors, suggest
 from taetpu.interop.families.base import DEFAULT_LENGTH, Count, Exported, FamilySettings, NotNegative, Settings
 from taetpu.interop.families.windows import FULL
 
@@ -158,10 +158,8 @@ class RopeReader:
             remedy = "Remove it: transformers does not compute such a model either."
             raise UserError(problem, path=(*path, "partial_rotary_factor"), remedy=remedy)
         length = original or given.original_max_position_embeddings or seq_len
-        try:
+        with locate_errors(*path):
             return {**made, "scaling": READERS[given.kind](given, length, seq_len)}
-        except UserError as error:
-            raise error.within(*path) from None
 
 
 def _linear(given: RopeParameters, original: int, seq_len: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from taetpu.core.config_parsing import load_config
-from taetpu.core.errors import ErrorList, UserError, locate_errors, suggest
+from taetpu.core.errors import ErrorList, UserError, change_errors, errors_at, locate_errors, suggest
 from taetpu.core.metric_spec import MetricSpec
 from taetpu.programs.metric_sources import STEP, STREAMS, check_names, parse_sources
 from taetpu.spec.arms import candidates
@@ -61,15 +61,13 @@ def load_program_study(
         UserError: If the file is invalid. The error contains the file, line and path.
     """
     document = read_document(file)
-    try:
+    with change_errors(document.locate):
         spec = load_config(ProgramFile, document.data)
         with locate_errors("base"):
             base = flatten_settings(spec.base)
         for path, (place, value) in parse_sets(sets).items():
-            try:
+            with errors_at(place):
                 base = apply_settings(base, {path: value})
-            except UserError as error:
-                raise UserError(error.problem, path=(place,), remedy=error.remedy) from None
         with locate_errors("program"):
             cwd = _working_folder(spec.program, document)
             command = read_command(spec.program, base)
@@ -106,8 +104,6 @@ def load_program_study(
             goal=_goal(spec, arms),
             across=nuisances(spec, base),
         )
-    except UserError as error:
-        raise document.locate(error) from None
 
 
 def _working_folder(program: ProgramConfig, document: Document) -> Path:
@@ -209,10 +205,8 @@ def _check_file(config: ConfigFileConfig, in_path: Collection[str], in_command: 
 
 
 def _check_metric(spec: ProgramFile, sources: Any) -> None:
-    try:
+    with errors_at("measure", "primary"):
         check_names(sources, [spec.measure.primary])
-    except UserError as error:
-        raise UserError(error.problem, path=("measure", "primary"), remedy=error.remedy) from None
 
 
 # --- arms -------------------------------------------------------------------------------------------------------------

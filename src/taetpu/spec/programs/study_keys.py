@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, get_args
 
 from pydantic import Field, model_validator
 
-from taetpu.core.errors import KeyPath, UserError
+from taetpu.core.errors import KeyPath, UserError, errors_at
 from taetpu.core.metric_spec import Direction
 from taetpu.spec.measure import Measure
 from taetpu.spec.programs.program_config import ProgramConfig
@@ -104,10 +104,8 @@ class ProgramFile(StudyFile):
 
     def check_tried(self, base: Mapping[str, Any], path: str, values: Sequence[Any]) -> None:
         """See `StudyFile.check_tried`."""
-        try:
+        with errors_at("tune", path):
             apply_settings(base, {path: values[0]})
-        except UserError as error:
-            raise UserError(error.problem, path=("tune", path), remedy=error.remedy) from None
 
     @property
     def tuning_metric(self) -> str:

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from taetpu.core.errors import UserError
+from taetpu.core.errors import UserError, change_errors
 from taetpu.programs.process import Process
 from taetpu.spec.programs.inputs import input_digests
 from taetpu.spec.programs.program_config import EachConfig
@@ -140,10 +140,8 @@ def ray_pool(study: ProgramStudy, folder: StudyFolder, runs: int, events: Events
     Raises:
         UserError: If no node has what a run needs.
     """
-    try:
+    with change_errors(study.document.locate):
         return RayPool(study, folder, events, cluster_slots(study.program.each, live_nodes(), runs))
-    except UserError as error:
-        raise study.document.locate(error) from None
 
 
 def _needs(each: EachConfig | None) -> dict[str, tuple[int, str]]:
