@@ -30,7 +30,8 @@ def test_a_folder_is_imported(taetpu, here, folder):
     assert "family: gemma3_text (Gemma 3)\nparameters: 7,332\n" in done.out
     assert f"vocabulary: {VOCAB}, tokenizer: none\nsequence length: 12\n" in done.out
     assert "\nwrote tiny\n" in done.out
-    assert done.out.endswith('lens sample tiny --prompt "1 2 3"\n')
+    assert 'lens sample tiny --prompt "1 2 3"\n' in done.out
+    assert done.out.endswith("{start: tiny}\n")
     printed = from_yaml(done.out[done.out.index("model:") : done.out.index("\nwrote")].encode(), "printed")["model"]
     opened = api.open_run(here / "tiny")
     assert load_config(ModelConfig, printed).resolve() == opened.config == imported("gemma3")[0].resolve()

@@ -247,6 +247,15 @@ def test_claims_are_judged_by_raw_metrics(taetpu, here, study):
     assert re.search(r"\bsmall .* results\.json: arms\[low-lr\]", " ".join(done.err.split()))
 
 
+def test_claims_about_a_study_that_was_not_run_say_to_run_it(taetpu, here):
+    (here / "claims.yaml").write_text("study: my-copying\nclaims: [low-lr is worse]\n")
+    done = taetpu("check", "claims.yaml")
+    assert done.code == 2
+    assert "claims.yaml:1 at study" in done.err
+    assert "'my-copying' in ./runs" in done.err
+    assert "Run the study" in done.err
+
+
 def test_claims_about_a_study_without_results_are_refused(taetpu, here, study):
     (study / "results.json").unlink()
     done = taetpu("check", claims(here, "low-lr is worse"))

@@ -128,7 +128,7 @@ def test_two_runs_of_one_arm_and_seed_are_refused(store_study) -> None:
         ("model.layers.-1.ffn", None, "model.layers.-1.ffn: none"),
         ("model.position", {"kind": "rope", "base": 10}, "model.position: rope -> rope(base=10)"),
         ("model.dims", [1, 2], "model.dims: [1, 2]"),
-        ("hooks", {"freeze": {"trained": ["*.a"]}}, "hooks: none -> {freeze: {trained: [*.a]}}"),
+        ("hooks", {"freeze": {"trained": ["*.a"]}}, "hooks: none -> (freeze=(trained=[*.a]))"),
     ],
 )
 def test_changes_are_formatted(path: str, value, text: str) -> None:

@@ -199,7 +199,7 @@ def test_the_plan_says_once_what_arms_load(folder):
     (folder / "study.yaml").write_text(tuned(arms="{clipped: {train.clip: 0.5}}", hooks="{}"))
     shown = CliRunner().invoke(app, ["plan", str(folder / "study.yaml"), "--root", str(folder / "other")])
     assert shown.stdout.count("loaded from") == 1
-    assert "baseline, clipped: 11 parameters loaded from" in shown.stdout
+    assert "baseline, clipped: 11 arrays loaded from" in shown.stdout
 
 
 def test_a_model_without_a_common_parameter_and_a_damaged_model_are_refused(study, folder):

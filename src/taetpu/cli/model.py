@@ -59,6 +59,7 @@ def import_model(
     else:
         _print_model(made)
         typer.echo(f"\nwrote {out}\nTry it: taetpu lens {_view(made)}".replace("FOLDER", str(out)))
+        typer.echo(f"As the baseline of a study: model: {{start: {out}}}")
 
 
 def _view(made: "ImportedModel") -> str:

@@ -22,7 +22,7 @@ def describe_starts(starts: Mapping[str, Mapping[str, Any] | None]) -> list[str]
     arms: dict[str, list[str]] = {}
     for arm, start in starts.items():
         if start:
-            note = f"{start['loaded']} parameter{'s' * (start['loaded'] != 1)} loaded from {start['name']}"
+            note = f"{start['loaded']} array{'s' * (start['loaded'] != 1)} loaded from {start['name']}"
             note += "".join(f"; {what}: {', '.join(start[part])}" for part, what in PARTS.items() if start.get(part))
             arms.setdefault(note, []).append(arm)
     if arms and (drawn := [arm for arm, start in starts.items() if not start]):

@@ -107,12 +107,11 @@ def _format_old(value: Any) -> str:
 
 def _format_value(value: Any) -> str:
     """Format a component as its kind followed by its fields, and any other value as in YAML; `{}` is `none`."""
-    if isinstance(value, Mapping) and "kind" not in value:
-        entries = [f"{key}: {_format_value(part)}" for key, part in value.items()]
-        return f"{{{', '.join(entries)}}}" if entries else "none"
     if isinstance(value, Mapping):
+        if not value:
+            return "none"
         fields = [f"{key}={_format_value(part)}" for key, part in value.items() if key != "kind"]
-        return str(value["kind"]) + (f"({', '.join(fields)})" if fields else "")
+        return str(value.get("kind", "")) + (f"({', '.join(fields)})" if fields else "")
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_format_value, value))}]"
     if value is None:

@@ -28,6 +28,7 @@ COSTS = ("params", "memory", *SPENT)
 ROUNDING = 1e-6  # relative tolerance, since means are logged in single precision
 FIGURE = re.compile(r"[+-]?\d+(?:\.\d+(?:e-?\d+)?|e-?\d+)")  # a decimal number in a sentence
 EARLIER_WORDING = {
+    ":  -> ": ": none -> ",  # an empty mapping in the changes of an arm
     ", cut to what is possible": ", clipped to the possible range",
     "so the most cautious of its tests counts": "so the most conservative of its tests is used",
     "arms of this study copy each other's noise, so a test that pools none counts if it is more cautious": "noise is "

@@ -14,6 +14,7 @@ from taetpu.stats.repetitions import check_repetitions
 from taetpu.stats.results import Results
 from taetpu.stats.verify import recompute
 from taetpu.store.addresses import Match, resolve
+from taetpu.store.errors import NotStored
 from taetpu.store.study import StudyFolder
 
 FORM = Form(
@@ -44,7 +45,7 @@ def check_claims(file: Path, root: str | None = None) -> tuple[Match, list[Findi
     with change_errors(document.locate):
         asked = load_config(Claims, document.data)
         claims = [parse_claim(text, ("claims", i)) for i, text in enumerate(asked.claims)]
-        match = resolve(asked.study, root, folder=document.folder)
+        match = _find_study(asked.study, root, document.folder)
         results = _results(match.study)
         return match, [
             check_repetitions(claim, match.study, ("claims", i))
@@ -52,6 +53,16 @@ def check_claims(file: Path, root: str | None = None) -> tuple[Match, list[Findi
             else check_claim(claim, results, ("claims", i))
             for i, claim in enumerate(claims)
         ]
+
+
+def _find_study(address: str, root: str | None, folder: Path) -> Match:
+    """Return the study with an address. Raises `NotStored` with the remedy to run it."""
+    try:
+        return resolve(address, root, folder=folder)
+    except NotStored as error:
+        problem = f"{error.problem} in {error.file}" if error.file else error.problem
+        remedy = f"Run the study first, or correct its name. {error.remedy}"
+        raise NotStored(problem, path=("study",), remedy=remedy) from None
 
 
 def _results(folder: StudyFolder) -> Results:
