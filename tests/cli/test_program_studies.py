@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 from taetpu.cli import export_jobs
 from taetpu.cli.main import app
 from taetpu.core.errors import Failed, UserError
+from taetpu.spec.programs.loading import load_program_study
+from taetpu.study.programs.trial import try_baseline
 
 
 @pytest.fixture
@@ -152,3 +154,8 @@ def test_models_of_programs_are_not_opened(cli, tmp_path):
     with pytest.raises(UserError) as caught:
         cli("lens", "sample", "tiny/baseline/0")
     assert "baseline" in str(caught.value.file)
+
+
+def test_a_check_that_ends_a_slow_program_names_its_limit(tmp_path):
+    study = load_program_study(write_study(tmp_path, "import time\ntime.sleep(60)"))
+    assert "0.5 s," in try_baseline(study, seconds=0.5).problem

@@ -69,7 +69,7 @@ def try_baseline(study: ProgramStudy, seconds: float = CHECK_SECONDS) -> Trial:
                 problem = error.message
         files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     program = _find_program(filled)
-    problem = problem or _problem(ending, primary, reader, program)
+    problem = problem or _problem(ending, primary, reader, program, seconds)
     how = "stopped early" if ending is None else ending.describe()
     counts = {name: len(series.step) for name, series in reader.curves.items()}
     lines = ending.lines if ending is not None else ()
@@ -82,7 +82,7 @@ def _find_program(filled: Filled) -> str:
     return shutil.which(filled.words[0], path=path) or filled.words[0]
 
 
-def _problem(ending: Ending | None, primary: str, reader: MetricReader, program: str) -> str:
+def _problem(ending: Ending | None, primary: str, reader: MetricReader, program: str, seconds: float) -> str:
     """Return what is wrong with a program that was run for a few seconds, or an empty text."""
     if ending is not None and ending.cause not in ("exit", "time"):
         return f"the program ended: {ending.describe()}"
@@ -97,5 +97,8 @@ def _problem(ending: Ending | None, primary: str, reader: MetricReader, program:
     if primary in reader.last:
         return ""
     known = ", ".join(sorted(reader.last)) or "none"
-    when = "when the program ended" if ending is not None and ending.cause == "exit" else "so far"
+    if ending is not None and ending.cause == "time":
+        when = f"in {seconds:g} s, which may be too short for a program that starts slowly"
+    else:
+        when = "when the program ended" if ending is not None else "so far"
     return f"no value of {primary!r} was read {when}; metrics that were read: {known}"
