@@ -4,6 +4,7 @@ import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import zlib
 from importlib.metadata import version
@@ -77,6 +78,17 @@ def pytest_collection_modifyitems(items):
         made = item._fixtureinfo.name2fixturedefs.values()
         if any(fixture[-1].scope == "module" for fixture in made):
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
+
+def pytest_collection_finish(session):
+    """Let PyTorch compute in one thread where tests run in parallel.
+
+    Its threads wait for each other in loops. Beside other tests, this took ten times the CPU time of the computation.
+    """
+    if session.config.option.markexpr != "alone" and "torch" in sys.modules:
+        import torch
+
+        torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from tests.shared_folders import make_once
 from tests.small import STUDY
 
 
@@ -101,14 +102,18 @@ def process(here: Path) -> Callable[..., Done]:
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
     """A root with the trained small study, and the output of its training."""
-    folder = tmp_path_factory.mktemp("trained")
-    (folder / "s.yaml").write_text(STUDY)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setenv("COLUMNS", "80")
-        done = call_main("run", "s.yaml", "--root", "root")
-    assert done.code == 0, done.err
-    return folder / "root", done
+
+    def train(folder: Path) -> None:
+        (folder / "s.yaml").write_text(STUDY)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(folder)
+            patch.setenv("COLUMNS", "80")
+            done = call_main("run", "s.yaml", "--root", "root")
+        assert done.code == 0, done.err
+        (folder / "output.json").write_text(json.dumps(done))
+
+    folder = make_once(tmp_path_factory, "trained-cli", train)
+    return folder / "root", Done(*json.loads((folder / "output.json").read_text()))
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """Masks have their exact shares, whole words and spans; given the same mask, inputs and labels are transformers'."""
 
+from functools import cache, partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ import tokenizers as hf
 from tests.tokenizer_files import train_bpe, train_pieces
 from tokenizers import decoders, models, pre_tokenizers, processors
 
+from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import root_key
 from taetpu.data.masking import draw_mask, find_words, fixed_mask, hide
 from taetpu.data.tokenizers import ByteConfig, CharConfig, SentencePieceConfig, wrap_tokenizer
@@ -16,10 +19,15 @@ TEXT = "the lower towers were lowered by the low power\nof flowers " * 20
 SHAPE = (4000, 32)
 
 
+@cache
+def draw(span):
+    return jit_once(partial(draw_mask, span=span))
+
+
 def drawn(share, span=None, starts=None, apart=None, shape=SHAPE):
     starts = np.ones(shape, bool) if starts is None else starts
     apart = np.zeros(shape, bool) if apart is None else apart
-    return map(np.asarray, draw_mask(root_key(0), jnp.asarray(starts), jnp.asarray(apart), share, span))
+    return map(np.asarray, draw(span)(root_key(0), starts, apart, share))
 
 
 def within(values, expected, blocks=40):

@@ -12,7 +12,7 @@ from tests.data.test_document_files import MANY, json_lines
 
 from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
-from taetpu.data import streamed_text, text
+from taetpu.data import streamed_text, text, tokenizer_pool
 from taetpu.data.mixture import BLOCK, Mixture, facts_of_run, shares_of
 from taetpu.testing import check_component
 
@@ -136,6 +136,7 @@ def prepared(folder, case, weights, monkeypatch=None, **fields):
     if case == "large" and monkeypatch is not None:
         monkeypatch.setattr(text, "LARGE", 1000)
         monkeypatch.setattr(streamed_text, "BLOCK", 300)
+        monkeypatch.setattr(tokenizer_pool, "cpu_cores", lambda: 1)  # test_token_cache.py compares numbers of processes
     ending = "bin" if case == "tokens" else "jsonl"
     source = {f"{name}.{ending}": weight for name, weight in weights.items()}
     return build_component("task", {**settings, "source": source}).prepare(folder)

@@ -11,7 +11,7 @@ from tests.tokenizer_files import write_tokenizer
 
 from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
-from taetpu.data import streamed_text, text
+from taetpu.data import streamed_text, text, tokenizer_pool
 from taetpu.data.splitting import hashed_split
 from taetpu.data.stream_source import StreamSource
 from taetpu.data.tokenizers import base
@@ -26,6 +26,7 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("TAETPU_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(text, "LARGE", 1000)
     monkeypatch.setattr(streamed_text, "BLOCK", 300)
+    monkeypatch.setattr(tokenizer_pool, "cpu_cores", lambda: 1)  # test_token_cache.py compares numbers of processes
     (tmp_path / "a.jsonl").write_bytes(json_lines(MANY))
     return tmp_path / "cache"
 

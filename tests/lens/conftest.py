@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tokenizers as hf
 from tests.lens import cases
+from tests.shared_folders import make_once
 from tokenizers import decoders, models, normalizers, processors
 from typer.testing import CliRunner
 
@@ -33,11 +34,13 @@ arms:
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory) -> Path:
     """The folder of the study file; the studies' root is its folder `runs`."""
-    folder = tmp_path_factory.mktemp("lens")
-    (folder / "words.txt").write_text("the quick brown fox jumps over the lazy dog. " * 60)
-    (folder / "small.yaml").write_text(STUDY)
-    taetpu.run(folder / "small.yaml", root=str(folder / "runs"))
-    return folder
+
+    def train(folder: Path) -> None:
+        (folder / "words.txt").write_text("the quick brown fox jumps over the lazy dog. " * 60)
+        (folder / "small.yaml").write_text(STUDY)
+        taetpu.run(folder / "small.yaml", root=str(folder / "runs"))
+
+    return make_once(tmp_path_factory, "trained-lens", train)
 
 
 @pytest.fixture(scope="session")

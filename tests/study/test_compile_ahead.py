@@ -17,7 +17,12 @@ from taetpu.train.profile import COMPILED
 from taetpu.train.program import Program
 from taetpu.train.program_cache import AheadCompilation
 
-STUDY = TINY.replace("eval_every: 6", "eval_every: 2, checkpoint: eval") + "arms:\n  relu: {model.ffn: relu}\n"
+STUDY = (
+    TINY.replace("eval_every: 6", "eval_every: 2, checkpoint: eval").replace(
+        "mixer: {kind: attention, num_heads: 2}", "mixer: none"
+    )
+    + "arms:\n  relu: {model.ffn: relu}\n"
+)
 FUNCTIONS = ("advance", "evaluate", "init")
 
 

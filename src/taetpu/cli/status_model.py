@@ -36,7 +36,7 @@ class StudyMonitor:
     def update(self) -> "list[StudyProgress]":
         """Read new data and return the progress of each study."""
         folders = find_studies(self.place)
-        self.feeds = {folder.name: self.feeds.get(folder.name) or Feed(folder) for folder in folders}
+        self.feeds = {folder.name: self.feeds.get(folder.name) or Feed(folder, charts=False) for folder in folders}
         for feed in self.feeds.values():
             feed.poll()
         return [StudyProgress(feed, self.match) for feed in self.feeds.values()]

@@ -6,8 +6,8 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jaxtyping import Float
-from scipy.special import softmax
 
 from taetpu.core.errors import UserError
 from taetpu.core.short_repr import short_repr
@@ -94,7 +94,7 @@ def predict(opened: OpenedModel, text: str, second: str | None = None) -> Predic
     if at.outputs == 1:
         return Predictions("number", (text,), (), place[None], opened)
     names = at.labels or tuple(f"LABEL_{number}" for number in range(at.outputs))
-    return Predictions("class", (text,), names, softmax(place[None], axis=-1), opened)
+    return Predictions("class", (text,), names, scipy.special.softmax(place[None], axis=-1), opened)
 
 
 def _outputs(opened: OpenedModel, frame: Frame, texts: tuple[np.ndarray, ...]) -> Float[np.ndarray, "seq outputs"]:
@@ -118,7 +118,9 @@ def _label_words(
     sizes = np.array([*map(len, parts)])
     ends = len(frame.special[0]) + np.cumsum(sizes)
     places = ends - 1 if scored == "last" else ends - sizes
-    return Predictions("label", tuple(words), opened.interface.labels, softmax(outputs[places], axis=-1), opened)
+    return Predictions(
+        "label", tuple(words), opened.interface.labels, scipy.special.softmax(outputs[places], axis=-1), opened
+    )
 
 
 def _fill_masks(opened: OpenedModel, text: str, second: str | None, mask: str | int | None) -> Predictions:
@@ -142,5 +144,5 @@ def _fill_masks(opened: OpenedModel, text: str, second: str | None, mask: str | 
     types = jnp.zeros((1, len(ids)), jnp.int32) if opened.interface.types > 1 else None
     logits = np.asarray(opened([ids.tolist()], types=types).logits)[0, places]
     return Predictions(
-        "token", tuple(str(i + 1) for i in range(len(places))), (), softmax(logits, axis=-1), opened
+        "token", tuple(str(i + 1) for i in range(len(places))), (), scipy.special.softmax(logits, axis=-1), opened
     )  # fmt: skip

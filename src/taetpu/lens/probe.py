@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import scipy
 from jaxtyping import Float, Int
-from scipy.optimize import minimize
 
 from taetpu.core.errors import UserError
 from taetpu.core.short_repr import short_repr
@@ -261,5 +261,5 @@ def fit_softmax(
         return float(((total - scores) * target).sum() / examples + penalty / 2 * (weights**2).sum()), slope
 
     start = np.zeros((size + 1) * labels)
-    solution = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": MAX_ITERATIONS}).x
+    solution = scipy.optimize.minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": MAX_ITERATIONS}).x
     return solution[:-labels].reshape(size, labels), solution[-labels:]

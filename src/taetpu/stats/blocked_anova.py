@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
 Array = NDArray[np.float64]
 Values = Mapping[str, Mapping[int, float]]
@@ -46,7 +46,7 @@ class Estimate:
     @property
     def p(self) -> float:
         """Two-sided p-value."""
-        return float(2 * stats.t.sf(abs(self.value) / self.standard_error, self.df))
+        return float(2 * scipy.stats.t.sf(abs(self.value) / self.standard_error, self.df))
 
     def interval(self, critical: float) -> tuple[float, float]:
         """Return the interval that extends `critical` standard errors to both sides of the value."""
@@ -58,7 +58,7 @@ class Estimate:
 
         Source: Schuirmann (1987), A comparison of the two one-sided tests procedure and the power approach.
         """
-        return float(stats.t.sf((bound - abs(self.value)) / self.standard_error, self.df))
+        return float(scipy.stats.t.sf((bound - abs(self.value)) / self.standard_error, self.df))
 
 
 @dataclass(frozen=True)
@@ -306,7 +306,7 @@ class Blocked:
             share = float(self.filled[i].sum() - 1 - np.trace(self.blocks[i] @ self.inverse))
             if own_df <= 0 or rest_df <= 0 or rss <= 0:
                 continue
-            if rest == 0 or stats.f.sf((rss / own_df) / (rest / rest_df), own_df, rest_df) < GUARD_ALPHA:
+            if rest == 0 or scipy.stats.f.sf((rss / own_df) / (rest / rest_df), own_df, rest_df) < GUARD_ALPHA:
                 yield arm, Noisy(rss, own_df, share, rest / rest_df, rest_df)
 
 
@@ -327,5 +327,5 @@ def sphericity_threshold(size: int, dims: int) -> float:
 @functools.cache
 def null_sphericity(size: int, dims: int) -> Array:
     """Return `NULL_DRAWS` values of John's statistic under independent, equal noise, in ascending order."""
-    drawn = np.asarray(stats.wishart.rvs(size, np.eye(dims), NULL_DRAWS, random_state=0))
+    drawn = np.asarray(scipy.stats.wishart.rvs(size, np.eye(dims), NULL_DRAWS, random_state=0))
     return np.sort((drawn**2).sum((1, 2)) / np.trace(drawn, axis1=1, axis2=2) ** 2)

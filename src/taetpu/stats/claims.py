@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from taetpu.core.errors import KeyPath, UserError, check_known, suggest
 from taetpu.core.number_parsing import parse_float
@@ -200,7 +200,7 @@ def _check_level(claim: LevelClaim, results: Results, where: KeyPath) -> Finding
     plan = results.get("plan", {})
     if "solved" in plan:
         solved = sum(value == 1.0 for value in values)
-        mean, low, high = wilson(Count(solved, len(values) - solved), float(stats.norm.isf(0.025)))
+        mean, low, high = wilson(Count(solved, len(values) - solved), float(scipy.stats.norm.isf(0.025)))
     else:
         mean = sum(values) / len(values)
         half = _half_width(float(np.std(values, ddof=1)), len(values))
@@ -229,7 +229,7 @@ def _check_measure(claim: LevelClaim, results: Results, where: KeyPath) -> Findi
 
 def _half_width(sd: float, number: int) -> float:
     """Return half of the width of Student's 95 % interval of a mean."""
-    return float(stats.t.ppf(0.975, number - 1)) * sd / math.sqrt(number)
+    return float(scipy.stats.t.ppf(0.975, number - 1)) * sd / math.sqrt(number)
 
 
 def _compare_level(claim: LevelClaim, what: str, mean: float, low: float, high: float) -> Finding:

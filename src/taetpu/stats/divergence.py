@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from scipy import stats
+import scipy
 
 from taetpu.stats.blocked_anova import Values
 from taetpu.stats.plan import Direction
@@ -39,7 +39,7 @@ def boschloo_p(arm: Count, baseline: Count) -> float | None:
     if not arm.diverged + baseline.diverged or not arm.finished + baseline.finished:
         return None
     table = [[arm.diverged, baseline.diverged], [arm.finished, baseline.finished]]
-    return float(stats.boschloo_exact(table).pvalue)
+    return float(scipy.stats.boschloo_exact(table).pvalue)
 
 
 def impute_worst(values: Values, lost: DivergedSeeds, direction: Direction) -> dict[str, dict[int, float]]:

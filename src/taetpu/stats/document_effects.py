@@ -12,8 +12,8 @@ Source: Efron and Tibshirani (1993), An introduction to the bootstrap, chapter 1
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from jaxtyping import Float
-from scipy import stats
 
 LEVEL = 0.95
 """The probability of intervals."""
@@ -106,7 +106,7 @@ def critical_values(
         df: The degrees of freedom of Student's t, which tells heavy tails.
     """
     effects = studentised.shape[1]
-    usual = stats.t.isf((1 - level) / 2, df)
+    usual = scipy.stats.t.isf((1 - level) / 2, df)
     heavy = np.quantile(studentised, level, axis=0, method="higher") > HEAVY * usual
     critical = np.empty(effects)
     critical[heavy] = np.quantile(studentised[:, heavy], 1 - (1 - level) / effects, axis=0, method="higher")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from taetpu.core.metric_spec import UNBOUNDED
 from taetpu.stats.linear_model import CONFIDENCE, ROUNDING, Values, clip
@@ -130,13 +130,13 @@ def _term(
     if noise <= (ROUNDING * float(np.abs(y).max())) ** 2:
         noise = 0.0
     if noise:
-        row["p"] = float(stats.f.sf(between / df / noise, df, df * (seeds - 1)))
+        row["p"] = float(scipy.stats.f.sf(between / df / noise, df, df * (seeds - 1)))
     if df == 1 and all(design.levels[factor] == 2 for factor in term):
         # Codes are -1 and 1, so a factor's effect is 2 times its coefficient, and a pair's effect is 4 times.
         scale = 2.0 ** len(term) / float(sizes[0]) * float(np.sign(directions[:, 0] @ alone[:, 0]))
         row["effect"] = scale * float(mean[0])
         if noise:
-            half = abs(scale) * float(stats.t.isf((1 - CONFIDENCE) / 2, seeds - 1)) * (noise / seeds) ** 0.5
+            half = abs(scale) * float(scipy.stats.t.isf((1 - CONFIDENCE) / 2, seeds - 1)) * (noise / seeds) ** 0.5
             # A factor's effect is a difference of two means. A pair's effect is a difference of two such differences.
             most = 2.0 ** (len(term) - 1) * (bounds[1] - bounds[0])
             row["ci95"] = [clip(row["effect"] + side, (-most, most)) for side in (-half, half)]

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from taetpu.stats.goal_results import GoalAnswer, GoalCandidate, GoalLevel
 from taetpu.stats.levels import level_errors
@@ -154,7 +154,10 @@ def _test(threshold: PlannedThreshold, level: Level, error: float, df: float) ->
     if not len(values):
         p["fails"] = 0.5**level.diverged if level.diverged else 1.0
     elif error > 0:
-        p = {"meets": float(stats.t.sf(better / error, df)), "fails": float(stats.t.cdf(better / error, df))}
+        p = {
+            "meets": float(scipy.stats.t.sf(better / error, df)),
+            "fails": float(scipy.stats.t.cdf(better / error, df)),
+        }
     elif error == 0:  # no noise: the sign test over seeds
         p["meets" if better >= 0 else "fails"] = 0.5 ** len(values)
     if level.diverged:  # the mean of the other runs is better than that of all
@@ -258,7 +261,7 @@ def _candidate(goal: PlannedGoal, each: Comparison, decision: Decision | None, a
 
 
 def _measured(each: Comparison) -> GoalLevel:
-    half = float(stats.t.ppf(0.975, each.df)) * each.error if each.error >= 0 else None
+    half = float(scipy.stats.t.ppf(0.975, each.df)) * each.error if each.error >= 0 else None
     return {
         "seeds": each.level.finished,
         "diverged": each.level.lost,
@@ -295,7 +298,7 @@ def _seeds_of(threshold: PlannedThreshold, each: Comparison, alpha: float) -> fl
     if each.level.diverged or not each.error >= 0 or not gap:
         return math.inf
     sd = each.error * math.sqrt(each.level.finished)
-    quantiles = stats.norm.isf(alpha) + stats.norm.ppf(POWER)
+    quantiles = scipy.stats.norm.isf(alpha) + scipy.stats.norm.ppf(POWER)
     return max(0, math.ceil((quantiles * sd / gap) ** 2) - each.level.finished)
 
 

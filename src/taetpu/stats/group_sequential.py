@@ -14,8 +14,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.optimize import root_scalar
-from scipy.special import ndtr, ndtri
+import scipy
 
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(80)  # quadrature over the continuation region
 MIN_P = 1e-12  # lower bound for overall p-values after the first analysis
@@ -32,8 +31,12 @@ def overall_p(p: float, shares: Sequence[float], index: int) -> float:
     if len(shares) == 1:
         return p
     if index == 0:
-        return min(1.0, float(4 * ndtr(ndtri(p / 4) * math.sqrt(shares[0]))))
-    bound, share, before = -float(ndtri(max(p, MIN_P) / 2)) * math.sqrt(shares[index]), shares[index], shares[index - 1]
+        return min(1.0, float(4 * scipy.special.ndtr(scipy.special.ndtri(p / 4) * math.sqrt(shares[0]))))
+    bound, share, before = (
+        -float(scipy.special.ndtri(max(p, MIN_P) / 2)) * math.sqrt(shares[index]),
+        shares[index],
+        shares[index - 1],
+    )
 
     def excess(log_alpha: float) -> float:
         """Return the alpha needed for rejection at `p` minus the alpha available at this analysis."""
@@ -46,7 +49,9 @@ def overall_p(p: float, shares: Sequence[float], index: int) -> float:
     low, high = math.log(MIN_P), math.log(1 - 1e-9)
     if excess(high) >= 0:
         return 1.0
-    return MIN_P if excess(low) <= 0 else math.exp(root_scalar(excess, bracket=(low, high), xtol=1e-8).root)
+    return (
+        MIN_P if excess(low) <= 0 else math.exp(scipy.optimize.root_scalar(excess, bracket=(low, high), xtol=1e-8).root)
+    )
 
 
 def nominal_level(alpha: float, shares: Sequence[float], index: int) -> float:
@@ -54,7 +59,7 @@ def nominal_level(alpha: float, shares: Sequence[float], index: int) -> float:
     before = shares[index - 1] if index else 0.0
     rate = alpha_spent(alpha, shares[index]) - (alpha_spent(alpha, before) if index else 0.0)
     bound = _find_bound(*_continuing(alpha, shares[:index]), math.sqrt(shares[index] - before), rate)
-    return float(2 * ndtr(-bound / math.sqrt(shares[index])))
+    return float(2 * scipy.special.ndtr(-bound / math.sqrt(shares[index])))
 
 
 def _continuing(alpha: float, shares: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
@@ -75,22 +80,26 @@ def _step_within(points: np.ndarray, mass: np.ndarray, sd: float, bound: float) 
 
 def alpha_spent(alpha: float, share: float) -> float:
     """Return the alpha spent up to the analysis with this share of the seeds."""
-    return float(4 * ndtr(ndtri(alpha / 4) / math.sqrt(share)))
+    return float(4 * scipy.special.ndtr(scipy.special.ndtri(alpha / 4) / math.sqrt(share)))
 
 
 def _mass_beyond(bound: float, points: np.ndarray, mass: np.ndarray, sd: float) -> float:
     """Return the mass beyond the bound on both sides after a step with standard deviation `sd`."""
-    return float(mass @ (ndtr((points - bound) / sd) + ndtr((-bound - points) / sd)))
+    return float(mass @ (scipy.special.ndtr((points - bound) / sd) + scipy.special.ndtr((-bound - points) / sd)))
 
 
 def _find_bound(points: np.ndarray, mass: np.ndarray, sd: float, rate: float) -> float:
     """Return the bound beyond which the mass is `rate` after a step with standard deviation `sd`."""
     if len(points) == 1:
-        return -float(ndtri(rate / 2)) * sd
+        return -float(scipy.special.ndtri(rate / 2)) * sd
     high = 1.0
     while _mass_beyond(high, points, mass, sd) > rate:
         high *= 2
-    return float(root_scalar(lambda b: _mass_beyond(b, points, mass, sd) - rate, bracket=(0.0, high), xtol=1e-10).root)
+    return float(
+        scipy.optimize.root_scalar(
+            lambda b: _mass_beyond(b, points, mass, sd) - rate, bracket=(0.0, high), xtol=1e-10
+        ).root
+    )
 
 
 def inflated_error_rate(alpha: float, seeds: Sequence[int]) -> float:
@@ -100,7 +109,7 @@ def inflated_error_rate(alpha: float, seeds: Sequence[int]) -> float:
     """
     points, mass, before = np.zeros(1), np.ones(1), 0
     for number in seeds:
-        bound = -float(ndtri(alpha / 2)) * math.sqrt(number)
+        bound = -float(scipy.special.ndtri(alpha / 2)) * math.sqrt(number)
         points, mass = _step_within(points, mass, math.sqrt(number - before), bound)
         before = number
     return 1 - float(mass.sum())

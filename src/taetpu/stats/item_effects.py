@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import scipy
 from jaxtyping import Float, Int
-from scipy import stats
 
 from taetpu.core.metric_spec import MetricSpec
 from taetpu.stats.document_effects import LEAST
@@ -57,7 +57,7 @@ class CrossedMean:
         """Return the 95 % interval within bounds; None without an error."""
         if self.error is None:
             return None
-        half = float(stats.t.isf((1 - CONFIDENCE) / 2, self.df)) * self.error
+        half = float(scipy.stats.t.isf((1 - CONFIDENCE) / 2, self.df)) * self.error
         return [clip(self.mean - half, bounds), clip(self.mean + half, bounds)]
 
     @property
@@ -76,7 +76,7 @@ class CrossedMean:
         """
         if self.item_variance is None or self.seed_variance is None or self.mean == 0:
             return None
-        quantiles = float(stats.norm.isf((1 - CONFIDENCE) / 2) + stats.norm.ppf(POWER))
+        quantiles = float(scipy.stats.norm.isf((1 - CONFIDENCE) / 2) + scipy.stats.norm.ppf(POWER))
         left = (self.mean / quantiles) ** 2 - self.seed_variance / self.seeds
         needed = math.inf if left <= 0 else self.item_variance / left
         return None if needed > MOST_ITEMS else max(LEAST, math.ceil(needed))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from scipy import stats
+import scipy
 from typing_extensions import TypedDict
 
 from taetpu.stats.ladder_results import ArmTrend, Extrapolated, Fate, Trend
@@ -174,7 +174,7 @@ def _welch_p(groups: Sequence[np.ndarray]) -> float | None:
     """Return the p-value of Welch's test of equal effects at all rungs; None if a rung shows no noise."""
     if any(np.std(group) == 0 for group in groups):
         return None
-    return float(stats.f_oneway(*groups, equal_var=False).pvalue)
+    return float(scipy.stats.f_oneway(*groups, equal_var=False).pvalue)
 
 
 def tokens_per_parameter(result: Mapping[str, Any]) -> float | None:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from itertools import product
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from taetpu.core.metric_spec import UNBOUNDED
 from taetpu.stats.blocked_anova import ROUNDING, Array, Blocked, Estimate, Values
@@ -92,7 +92,7 @@ class Effect:
 
     def interval_at(self, confidence: float) -> tuple[float, float] | None:
         """Return the interval at a confidence level, without correction for other arms."""
-        return self.interval_with(lambda df: float(stats.t.isf((1 - confidence) / 2, df)))
+        return self.interval_with(lambda df: float(scipy.stats.t.isf((1 - confidence) / 2, df)))
 
     def interval_with(self, critical: Callable[[float], float]) -> tuple[float, float] | None:
         """Return the interval that covers the intervals of all estimates, clipped to `room`.
@@ -284,7 +284,7 @@ def _paired(differences: Array, rounding: float) -> list[Estimate]:
     """Return a list with the estimate of the paired t-test, or an empty list if the differences show no noise."""
     if np.std(differences) <= rounding:
         return []
-    return [Estimate(float(differences.mean()), float(stats.sem(differences)), len(differences) - 1)]
+    return [Estimate(float(differences.mean()), float(scipy.stats.sem(differences)), len(differences) - 1)]
 
 
 def _levene(cells: Blocked) -> float | None:
@@ -292,5 +292,5 @@ def _levene(cells: Blocked) -> float | None:
     if len(groups) < 2 or min(map(len, groups)) < 3 or not cells.rss:
         return None
     with np.errstate(all="ignore"):
-        p = float(stats.levene(*groups, center="median").pvalue)
+        p = float(scipy.stats.levene(*groups, center="median").pvalue)
     return p if math.isfinite(p) else None

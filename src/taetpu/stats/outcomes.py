@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import scipy
 from jaxtyping import Float
-from scipy import stats
 
 from taetpu.core.errors import UserError
 from taetpu.stats.divergence import Count, boschloo_p
@@ -283,9 +283,9 @@ def log_rank_p(ours: Sequence[tuple[float, bool]], theirs: Sequence[tuple[float,
     if min(len(ours), len(theirs)) < 2 or not any(arrived for _, arrived in every) or len(set(every)) == 1:
         return None
     x, y = (
-        stats.CensoredData.right_censored([time for time, _ in side], [not arrived for _, arrived in side])
+        scipy.stats.CensoredData.right_censored([time for time, _ in side], [not arrived for _, arrived in side])
         for side in (ours, theirs)
     )
     with np.errstate(all="ignore"):
-        p = float(stats.logrank(x, y).pvalue)
+        p = float(scipy.stats.logrank(x, y).pvalue)
     return p if math.isfinite(p) else None

@@ -7,8 +7,8 @@ baseline. The test uses the strictest level of Holm's correction, `alpha / arms`
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import nctdtr, nctdtrinc, stdtrit  # importing scipy.stats takes a second
 
 from taetpu.stats.variances import expected_estimate
 
@@ -49,7 +49,7 @@ class PowerAnalysis:
             seeds: numbers of seeds per arm.
         """
         error, df, bound = self._bound(seeds)
-        return 1 - np.asarray(nctdtr(df, abs(effect) / (sd * error), bound), np.float64)
+        return 1 - np.asarray(scipy.special.nctdtr(df, abs(effect) / (sd * error), bound), np.float64)
 
     def _bound(self, seeds: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
         """Return the standard error for a noise of 1, the degrees of freedom and the critical t value."""
@@ -57,14 +57,14 @@ class PowerAnalysis:
         if self.weighed is not None:
             typical = [expected_estimate(self.weighed + 1, int(number)) for number in seeds.ravel()]
             error, df = (np.reshape(values, seeds.shape) for values in zip(*typical, strict=True))
-        return error, df, -np.asarray(stdtrit(df, self.alpha / self.arms / 2), np.float64)
+        return error, df, -np.asarray(scipy.special.stdtrit(df, self.alpha / self.arms / 2), np.float64)
 
     def smallest_effect(self, sd: float, seeds: int) -> float | None:
         """Return the smallest true effect that is detected with `power`; None with fewer than two seeds."""
         if seeds < 2:
             return None
         error, df, bound = self._bound(np.array(float(seeds)))
-        return float(nctdtrinc(df, 1 - self.power, bound)) * sd * float(error)
+        return float(scipy.special.nctdtrinc(df, 1 - self.power, bound)) * sd * float(error)
 
     def seeds_needed(self, effect: float, sd: float, start: int = 2) -> int | None:
         """Return the smallest number of seeds, from `start` to `MAX_SEEDS`, that detects this effect with `power`.

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from taetpu.stats import divergence
 from taetpu.stats.blocked_anova import ROUNDING, Estimate, Values
@@ -86,7 +86,7 @@ def _scores(values: Values, task: str, plan: Plan) -> dict[str, dict[int, float]
     ranks: dict[str, dict[int, float]] = {arm: {} for arm in values}
     for seed in {seed for row in values.values() for seed in row}:
         present = [arm for arm in values if seed in values[arm]]
-        places = stats.rankdata([sign * values[arm][seed] for arm in present])
+        places = scipy.stats.rankdata([sign * values[arm][seed] for arm in present])
         for arm, place in zip(present, places, strict=True):
             ranks[arm][seed] = float((place - 1) / max(1, len(present) - 1))
     return ranks
@@ -94,7 +94,7 @@ def _scores(values: Values, task: str, plan: Plan) -> dict[str, dict[int, float]
 
 def average(scores: Sequence[float], pool: str) -> float:
     """Return the mean, or the interquartile mean if `pool` is `iqm`."""
-    return float(stats.trim_mean(scores, TRIMMED) if pool == "iqm" else np.mean(scores))
+    return float(scipy.stats.trim_mean(scores, TRIMMED) if pool == "iqm" else np.mean(scores))
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ def pooled_effect(differences: Mapping[str, Mapping[int, float]], pool: str) -> 
     shares = np.sort(y.var(1, ddof=1))[-len(kept) :] / n / len(kept) ** 2
     df = (n - 1) * shares.sum() ** 2 / (shares**2).sum()  # Satterthwaite 1946
     noisiest = Estimate(value, float(np.sqrt(shares.sum())), float(df))
-    return Effect(value, (Estimate(value, float(stats.sem(by_seed)), n - 1), noisiest))
+    return Effect(value, (Estimate(value, float(scipy.stats.sem(by_seed)), n - 1), noisiest))
 
 
 def differ_p(groups: Sequence[Sequence[float]]) -> float | None:
@@ -199,7 +199,7 @@ def differ_p(groups: Sequence[Sequence[float]]) -> float | None:
     """
     pairs = list(combinations([np.asarray(group, float) for group in groups], 2))
     tested = [
-        float(stats.ttest_ind_from_stats(*_moments(a), *_moments(b), equal_var=False)[1])
+        float(scipy.stats.ttest_ind_from_stats(*_moments(a), *_moments(b), equal_var=False)[1])
         for a, b in pairs
         if min(len(a), len(b)) > 1 and a.var() + b.var() > ROUNDING * max(np.abs(a).max(), np.abs(b).max()) ** 2
     ]

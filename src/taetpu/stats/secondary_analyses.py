@@ -21,8 +21,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
-from scipy import stats
-from scipy.optimize import root_scalar
+import scipy
 
 from taetpu.core.metric_spec import UNBOUNDED
 from taetpu.stats.blocked_anova import ROUNDING, Estimate
@@ -57,11 +56,15 @@ def critical_value(arms: int, df: float, confidence: float = 0.95) -> float:
 
     Source: Dunnett (1955), A multiple comparison procedure for comparing several treatments with a control.
     """
-    lowest = float(stats.t.isf((1 - confidence) / 2, df))
+    lowest = float(scipy.stats.t.isf((1 - confidence) / 2, df))
     if arms == 1:
         return lowest
-    highest = float(stats.t.isf((1 - confidence) / 2 / arms, df))  # Bonferroni's bound ignores the correlation
-    return float(root_scalar(lambda c: _all_below(c, arms, df) - confidence, bracket=(lowest, highest), xtol=1e-6).root)
+    highest = float(scipy.stats.t.isf((1 - confidence) / 2 / arms, df))  # Bonferroni's bound ignores the correlation
+    return float(
+        scipy.optimize.root_scalar(
+            lambda c: _all_below(c, arms, df) - confidence, bracket=(lowest, highest), xtol=1e-6
+        ).root
+    )
 
 
 @cache
@@ -74,8 +77,8 @@ def _all_below(c: float, arms: int, df: float) -> float:
     """Return P(max |t| <= c) for `arms` t statistics whose numerators have a pairwise correlation of one half."""
     (z, z_weight), (u, u_weight) = _quadrature()
     # Ratio of the estimated to the true standard deviation of the noise.
-    scale = np.sqrt(stats.chi2.ppf((u + 1) / 2, df) / df)[:, None]
-    inside = stats.norm.cdf(c * scale * np.sqrt(2) - z) - stats.norm.cdf(-c * scale * np.sqrt(2) - z)
+    scale = np.sqrt(scipy.stats.chi2.ppf((u + 1) / 2, df) / df)[:, None]
+    inside = scipy.stats.norm.cdf(c * scale * np.sqrt(2) - z) - scipy.stats.norm.cdf(-c * scale * np.sqrt(2) - z)
     return float(u_weight / 2 @ inside**arms @ z_weight / np.sqrt(2 * np.pi))
 
 
@@ -110,7 +113,7 @@ def alternative_analyses(
 def _paired(differences: np.ndarray, possible: tuple[float, float]) -> PairedTest:
     df = len(differences) - 1
     estimate = Estimate(float(differences.mean()), float(differences.std(ddof=1) / np.sqrt(df + 1)), df)
-    ci95 = [clip(end, possible) for end in estimate.interval(float(stats.t.isf((1 - CONFIDENCE) / 2, df)))]
+    ci95 = [clip(end, possible) for end in estimate.interval(float(scipy.stats.t.isf((1 - CONFIDENCE) / 2, df)))]
     return {"effect": estimate.value, "ci95": ci95, "p": estimate.p}
 
 
@@ -120,7 +123,7 @@ def _sign_flip_p(difference: np.ndarray) -> float:
     scipy enumerates all flips because `n_resamples` equals the number of flips.
     """
     flips = 2 ** len(difference)
-    test = stats.permutation_test((difference,), np.mean, permutation_type="samples", n_resamples=flips)
+    test = scipy.stats.permutation_test((difference,), np.mean, permutation_type="samples", n_resamples=flips)
     return float(test.pvalue)
 
 
@@ -260,5 +263,7 @@ def _mean_ratio(ratios: np.ndarray) -> Ratio:
     logs = np.log(ratios)
     mean, interval = float(logs.mean()), None
     if len(logs) > 1 and np.std(logs) > 0:
-        interval = [math.exp(bound) for bound in stats.t.interval(CONFIDENCE, len(logs) - 1, mean, stats.sem(logs))]
+        interval = [
+            math.exp(bound) for bound in scipy.stats.t.interval(CONFIDENCE, len(logs) - 1, mean, scipy.stats.sem(logs))
+        ]
     return {"ratio": math.exp(mean), "ci95": interval}

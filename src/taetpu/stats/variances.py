@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import digamma, polygamma
 
 Array = NDArray[np.float64]
 
@@ -164,21 +164,21 @@ def matched(mean: Array, variance: Array) -> tuple[Array, Array]:
         variance: variance of this logarithm.
     """
     df = 2 * inverse_trigamma(np.maximum(variance, 1e-6))
-    return np.exp(mean - np.log(df / 2) + digamma(df / 2)), df
+    return np.exp(mean - np.log(df / 2) + scipy.special.digamma(df / 2)), df
 
 
 def log_moments(squared_error: Array, df: float) -> tuple[Array, Array]:
     """Return mean and variance of the logarithm of squared standard errors: the inverse of `matched`."""
-    mean = np.log(squared_error) + math.log(df / 2) - digamma(df / 2)
-    return mean, np.broadcast_to(polygamma(1, df / 2), mean.shape)
+    mean = np.log(squared_error) + math.log(df / 2) - scipy.special.digamma(df / 2)
+    return mean, np.broadcast_to(scipy.special.polygamma(1, df / 2), mean.shape)
 
 
 def inverse_trigamma(value: Array) -> Array:
     """Return the argument at which the trigamma function has this value, by Newton's method (Smyth 2004, appendix)."""
     x = 0.5 + 1 / value
     for _ in range(20):
-        current = polygamma(1, x)
-        x = x + current * (1 - current / value) / polygamma(2, x)
+        current = scipy.special.polygamma(1, x)
+        x = x + current * (1 - current / value) / scipy.special.polygamma(2, x)
     return np.asarray(x, np.float64)
 
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
+import scipy
 from jaxtyping import Float
-from scipy import optimize, stats
 
 from taetpu.stats.worth_results import Bound, LawRung, RungWorth, ScalingLaw, Worth, WorthArm
 
@@ -92,7 +92,7 @@ def _root(gradient: Callable[[float], float], grid: Float[Array, " points"], bes
     low, high = float(grid[max(0, best - 1)]), float(grid[min(len(grid) - 1, best + 1)])
     if gradient(low) * gradient(high) >= 0:
         return float(grid[best])
-    return float(cast(float, optimize.brentq(gradient, low, high, xtol=1e-14)))
+    return float(cast(float, scipy.optimize.brentq(gradient, low, high, xtol=1e-14)))
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def estimate(climb: Climb, rungs: Sequence[int]) -> tuple[Multiplier, tuple[floa
         return whole, None
     shift = whole.log + float(np.mean((climb.compute - climb.base_compute)[rungs]))
     off = float(np.abs(deviations(law, climb.base_compute, climb.base.mean(1))).max()) / spacing(climb.base_compute)
-    half = math.hypot(float(stats.t.ppf(TAIL, seeds - 1)) * error, off * shift)
+    half = math.hypot(float(scipy.stats.t.ppf(TAIL, seeds - 1)) * error, off * shift)
     return whole, (whole.log - half, whole.log + half)
 
 
@@ -185,7 +185,7 @@ def lack_of_fit_p(law: Law, x: Float[Array, " rungs"], base: Float[Array, "rungs
     if seeds < 2 or math.sqrt(squares) <= ROUNDING * float(np.abs(base).max()):
         return None
     lack = seeds * float(((base.mean(1) - law.loss(x)) ** 2).sum())
-    return float(stats.f.sf(lack / df[0] / (squares / df[1]), *df))
+    return float(scipy.stats.f.sf(lack / df[0] / (squares / df[1]), *df))
 
 
 # --- results ---------------------------------------------------------------------------------------------------------

@@ -15,11 +15,7 @@ import numpy as np
 
 from taetpu.core.errors import ErrorList, UserError
 from taetpu.report import overview, summary
-from taetpu.report.charts import THEMES, forest_plot
-from taetpu.report.components import TITLE as COMPONENTS
-from taetpu.report.components import components_chart, examined_parts
 from taetpu.report.outcome_text import is_timed, value_places
-from taetpu.report.post_hoc import post_hoc_charts
 from taetpu.report.usage_text import describe_usage
 from taetpu.report.verdict_style import MARKS, VERDICTS
 from taetpu.stats.analyse import compute_results
@@ -86,10 +82,15 @@ class Feed:
         results: the results of the finished runs, as in `results.json`; None until they can be computed.
         errors: the errors raised during the last call of `poll`.
         problem: the text of `errors`, without duplicates.
+
+    Args:
+        folder: the study.
+        charts: whether `effects` has the charts of the page. The library that draws them takes a third of a second to
+            import.
     """
 
-    def __init__(self, folder: StudyFolder):
-        self.folder, self.life = folder, secrets.token_hex(4)
+    def __init__(self, folder: StudyFolder, charts: bool = True):
+        self.folder, self.charts, self.life = folder, charts, secrets.token_hex(4)
         self.messages: list[Message] = []
         self.number = 0
         self.study: dict[str, Any] = {}
@@ -172,7 +173,7 @@ class Feed:
             self._read_at, self._unjudged = read_at, None
             try:
                 results = compute_results(self.folder)
-                self.results, self.effects = results, _effects_of(results)
+                self.results, self.effects = results, _effects_of(results, self.charts)
                 self._send("effects", self.effects)
             except UserError as error:
                 self._unjudged = error
@@ -247,8 +248,8 @@ def _usage_at(run: RunFolder, segment: str) -> str:
     return describe_usage({name: float(series.value[-1]) for name, series in noted.items()})
 
 
-def _effects_of(results: Results) -> dict[str, Any]:
-    """Return the headline, what arms are compared by, notices, counts of verdicts, verdict table and pictures."""
+def _effects_of(results: Results, charts: bool) -> dict[str, Any]:
+    """Return the headline, what arms are compared by, notices, counts of verdicts, verdict table and maybe charts."""
     rows = [
         {**vars(row), "runs": _progress(arm, results), "mark": MARKS[row.verdict] if row.verdict in VERDICTS else ""}
         for row, arm in zip(summary.verdict_rows(results), results["arms"], strict=True)
@@ -257,17 +258,20 @@ def _effects_of(results: Results) -> dict[str, Any]:
     effects["about"] = summary.describe_effects(results)
     known = any(arm["effect"] is not None for arm in results["arms"] if arm["against"])
     counts = [(MARKS[label], label, number) for label, number in overview.count_labels(results)] if known else []
-    pictures = {"forest": forest_plot(results) if known else None, "pictures": _pictures(results), "themes": THEMES}
+    pictures = _charts_of(results, known) if charts else {}
     places = value_places(results, summary.mean_places(results))
     return finite({**effects, **pictures, "counts": counts, "places": fixed_places(places)})
 
 
-def _pictures(results: Results) -> dict[str, Any]:
-    """Return the pictures of parts that were removed from trained models, by title."""
-    pictures = post_hoc_charts(results)
-    if examined_parts(results):
-        pictures[COMPONENTS] = components_chart(results)
-    return pictures
+def _charts_of(results: Results, known: bool) -> dict[str, Any]:
+    """Return the chart of known effects, the charts of parts removed from trained models by title, and the themes."""
+    from taetpu.report.charts import THEMES, forest_plot
+    from taetpu.report.components import TITLE, components_chart, examined_parts
+    from taetpu.report.post_hoc import post_hoc_charts
+
+    parts = {TITLE: components_chart(results)} if examined_parts(results) else {}
+    pictures = {**post_hoc_charts(results), **parts}
+    return {"forest": forest_plot(results) if known else None, "pictures": pictures, "themes": THEMES}
 
 
 def _progress(arm: Arm, results: Results) -> str:

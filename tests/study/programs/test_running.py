@@ -121,34 +121,29 @@ def test_a_time_limit_ends_a_run(run):
     assert any("time limit" in line for line in lines)
 
 
-def test_python_runs_a_program_without_jax_and_loads_no_model_of_it(tmp_path):
-    file = write_study(tmp_path)
-    code = (
-        "import sys, taetpu\n"
-        f"outcome = taetpu.run({str(file)!r}, root={str(tmp_path / 'runs')!r})\n"
-        "assert outcome.whole\n"
-        "assert not {'jax', 'jaxlib', 'equinox'} & {name.split('.')[0] for name in sys.modules}"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    with pytest.raises(UserError) as caught:
-        load_study(file)
-    assert caught.value.path == ("program",)
-    assert "taetpu.run" in (caught.value.remedy or "")
-
-
-def test_the_whole_study_needs_no_jax(tmp_path):
+def test_python_and_the_command_run_a_program_without_jax(tmp_path):
     file = write_study(tmp_path, seeds=1)
     code = (
-        "import sys; from taetpu.cli.main import main; sys.argv[1:] = sys.argv[1:]\n"
+        "import sys, taetpu\n"
+        f"outcome = taetpu.run({str(file)!r}, root={str(tmp_path / 'python')!r})\n"
+        "assert outcome.whole\n"
+        "from taetpu.cli.main import main\n"
+        f"sys.argv = ['taetpu', 'run', {str(file)!r}, '--root', {str(tmp_path / 'command')!r}, '--json']\n"
         "try: main()\n"
         "except SystemExit as error: assert not error.code, error.code\n"
         "assert not {'jax', 'jaxlib', 'equinox'} & {name.split('.')[0] for name in sys.modules}"
     )
-    command = [sys.executable, "-c", code, "run", str(file), "--root", str(tmp_path / "runs"), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert [arm["name"] for arm in json.loads(done.stdout)["arms"]] == ["baseline", "high"]
+
+
+def test_no_model_of_a_program_is_loaded(tmp_path):
+    file = write_study(tmp_path)
+    with pytest.raises(UserError) as caught:
+        load_study(file)
+    assert caught.value.path == ("program",)
+    assert "taetpu.run" in (caught.value.remedy or "")
 
 
 def test_a_program_inherits_no_platform_that_taetpu_chose(run, tmp_path, monkeypatch):

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import bdtrc, gammaln, xlogy
 
 Joint = np.ndarray  # (seq, tokens, targets): expected count in a sequence, up to a common factor
 
@@ -140,6 +139,8 @@ def histogram_answers(n: int, symbols: int, most: int) -> Successive:
     """
     first, step = count_distribution(n, symbols, most), np.zeros((most, most))
     if n > 1:
+        from scipy.special import gammaln, xlogy
+
         a = np.arange(n - 1)
         step[a + 1, a + 1] = _binomial(n - 2, a, 1 / symbols) / symbols
         rest = n - 2 - a[:, None] - a[None, :]
@@ -156,6 +157,8 @@ def sorted_answers(n: int, symbols: int) -> Successive:
     C(n, j) (v/V)^j ((V-w+1)/V)^(n-j). Differences in v and w give P(y_j = v, y_{j+1} = w), and the remainder of
     P(y_j = v) is P(y_j = y_{j+1} = v).
     """
+    from scipy.special import xlogy
+
     single = np.diff(_at_least(n, np.arange(1, n + 1), symbols), axis=-1)  # P(y_j = v), (n, V)
     j = np.arange(1, n)[:, None, None]
     below = np.arange(symbols + 1)[:, None] / symbols
@@ -180,13 +183,19 @@ def sort_joint(n: int, symbols: int) -> np.ndarray:
 
 def _at_least(n: int, least: np.ndarray, symbols: int) -> np.ndarray:
     """Return P(at least `least` of n uniform symbols are <= w) for w = 0 .. V: `(len(least), V + 1)`."""
+    from scipy.special import bdtrc
+
     return bdtrc(least[:, None] - 1, n, np.arange(symbols + 1) / symbols)
 
 
 def _binomial(n: int, k: np.ndarray, p: float) -> np.ndarray:
     """Return C(n, k) p^k (1 - p)^(n - k), computed in logarithms to avoid overflow and underflow."""
+    from scipy.special import xlogy
+
     return np.exp(_log_choose(n, k) + xlogy(k, p) + xlogy(n - k, 1 - p))
 
 
 def _log_choose(n: int, k: np.ndarray) -> np.ndarray:
+    from scipy.special import gammaln
+
     return gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
