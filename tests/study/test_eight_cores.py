@@ -1,4 +1,4 @@
-"""Packs that train side by side on eight simulated cores: the bits of the same packs one after another."""
+"""Packs side by side on eight simulated devices, in processes or threads: the bits of the same packs in turn."""
 
 import os
 import subprocess
@@ -16,11 +16,13 @@ import sys
 from taetpu.core.jax_setup import prepare_jax
 prepare_jax()
 import jax
-from taetpu.study import executor
+from taetpu.study import executor, side_by_side
 from taetpu.train import beside
 import taetpu
 assert jax.device_count() == 8
 beside.LEAST_SECONDS = 0
+if sys.argv[1] == "threads":
+    executor.in_threads = side_by_side.in_threads = lambda: True
 if sys.argv[1] == "turn":
     executor.fits_beside = lambda queue: False
 taetpu.run("study.yaml", root=sys.argv[1])
@@ -36,11 +38,12 @@ def train(folder: Path, root: str) -> None:
 @pytest.mark.slow
 def test_each_pack_has_the_bits_of_the_same_pack_alone(tmp_path):
     (tmp_path / "study.yaml").write_text(STUDY.replace("STEPS", "12").replace("seeds: 2", "seeds: 5"))
-    for root in ("beside", "turn"):
+    roots = ("beside", "threads", "turn")
+    for root in roots:
         train(tmp_path, root)
-    beside, turn = (find_study(tmp_path / root) for root in ("beside", "turn"))
+    beside, threads, turn = (find_study(tmp_path / root) for root in roots)
     plans = stored_plans(beside)
     assert [plan.data for plan in plans] == [plan.data for plan in stored_plans(turn)]
     assert len(plans) > 1
     assert max(plan.layout.devices for plan in plans) < 8
-    assert stored(beside) == stored(turn)
+    assert stored(beside) == stored(threads) == stored(turn)

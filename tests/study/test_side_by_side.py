@@ -17,7 +17,7 @@ from taetpu.spec.loading import load_study
 from taetpu.store.addresses import find_study
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
-from taetpu.study import executor
+from taetpu.study import executor, side_by_side
 from taetpu.study.pack_store import PackStore, stored_plans
 from taetpu.study.run import Options, run_study
 from taetpu.study.side_by_side import fits_beside
@@ -28,6 +28,7 @@ from taetpu.train.beside import core_seconds, finish_time, layouts_beside
 from taetpu.train.callbacks import Callback
 from taetpu.train.layout import AUTO, RunGroup, Workload
 from taetpu.train.memory import data_bytes, state_bytes, step_bytes
+from taetpu.train.trainer import PackTrainer
 
 STUDY = TINY.replace("steps: 6", "steps: 24").replace("eval_every: 6", "eval_every: 12, checkpoint: eval") + (
     "seeds: 2\narms:\n  no-ffn: {model.ffn: none}\n  relu: {model.ffn: relu}\n  low: {train.optimizer.lr: 1e-4}\n"
@@ -97,6 +98,13 @@ def train(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(beside, "LEAST_SECONDS", 0)
         yield run
+
+
+@pytest.fixture
+def threads(monkeypatch):
+    """Train packs side by side in threads, as on accelerators."""
+    for module in (side_by_side, executor):
+        monkeypatch.setattr(module, "in_threads", lambda: True)
 
 
 @pytest.fixture(scope="module")
@@ -202,6 +210,44 @@ def test_ctrl_c_ends_the_workers_and_the_study_goes_on_later(train, whole):
     assert workers() == []
     _, folder = train("cut")
     assert stored(folder) == stored(whole[1])
+
+
+def test_threads_train_on_devices_of_their_own_with_the_same_bits(train, whole, threads, monkeypatch):
+    monkeypatch.setattr(Workers, "spawn", None)  # no process starts
+    seen = Seen()
+    _, folder = train("threads", seen)
+    assert [plan.data for plan in stored_plans(folder)] == [plan.data for plan in stored_plans(whole[1])]
+    assert sorted(seen.begun) == sorted(whole[0].begun)
+    assert set(seen.steps) >= {step for step in whole[0].steps if step[1] == 24}
+    assert stored(folder) == stored(whole[1])
+    assert all(np.isnan(run.times()["step_seconds"].value).all() for run in folder.runs())
+
+
+def test_a_thread_without_memory_halves_its_pack_and_ctrl_c_stores_what_others_trained(
+    train, whole, threads, monkeypatch, tmp_path
+):
+    class Interrupting(Seen):
+        def on_steps(self, step, loss):
+            super().on_steps(step, loss)
+            if self.split and step >= 12:
+                raise KeyboardInterrupt
+
+    def run(self):
+        if self.plan.width == 4:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
+        trained(self)
+
+    trained = PackTrainer.run
+    monkeypatch.setattr(PackTrainer, "run", run)
+    with pytest.raises(KeyboardInterrupt):
+        train("stopped", seen := Interrupting(), place=tmp_path / "stopped")
+    assert seen.split == [(4, [2, 2])]
+    folder = StudyFolder(open_store(tmp_path / "stopped"), "tiny")
+    done = any(run.status() == "done" for run in folder.runs())
+    assert done or any(folder.pack(plan.id).steps() for plan in stored_plans(folder))
+    outcome, _ = train("stopped", place=tmp_path / "stopped")
+    assert not outcome.failed
+    assert stored(folder, ("no-ffn", "relu")) == stored(whole[1], ("no-ffn", "relu"))
 
 
 PLUGIN = """\

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from taetpu.spec.resolved_study import Sources, Study
 from taetpu.store.study import StudyFolder
 from taetpu.study.claiming import claim_patience, refuse_shards, waiting_claim
+from taetpu.study.device_threads import DeviceThreads
 from taetpu.study.matching import seconds_per_step
 from taetpu.study.pack_store import PackStore, resolve_runs
 from taetpu.study.pack_training import Failure, missing_packs, train_packs
 from taetpu.study.reuse import Replication
-from taetpu.study.side_by_side import expected_workers, fits_beside, train_beside
+from taetpu.study.side_by_side import expected_workers, fits_beside, in_threads, train_beside
 from taetpu.study.workers import Workers
 from taetpu.train.callbacks import Callback
 from taetpu.train.device_capabilities import Capabilities
@@ -42,7 +43,7 @@ class Executor:
     def ready(self, study: Study, packing: Packing, profile: int) -> Iterator[None]:
         """Start the processes that will train packs side by side, while the study is still being checked."""
         try:
-            if not profile:
+            if not profile and not in_threads():
                 missing = [run for run in resolve_runs(study, self.folder) if not run.done]
                 self.workers.reserve(expected_workers(missing, study.sources, packing))
             yield
@@ -81,7 +82,7 @@ class Executor:
     ) -> list[Failure]:
         """Train the runs that have no result. The caller holds the study's claim.
 
-        On a CPU, packs that are planned for some of the cores are trained side by side (see `study.side_by_side`).
+        Packs that are planned for some of the devices are trained side by side (see `study.side_by_side`).
 
         Args:
             profile: the number of steps to trace in each pack.
@@ -90,7 +91,8 @@ class Executor:
         packs.plan(sources, packing, beside=not profile)
         queue = missing_packs(packs, callback, packing)
         if not profile and fits_beside(queue):
-            return train_beside(packs, sources, callback, queue, self.workers)
+            workers = DeviceThreads(self.folder, sources) if in_threads() else self.workers
+            return train_beside(packs, sources, callback, queue, workers)
         self.workers.close()
         return train_packs(packs, sources, callback, queue, profile)
 

@@ -108,6 +108,7 @@ class StudyTrainer:
         profile: the number of steps to trace in each pack.
         alone: whether no other pack trains at the same time; see `PackTrainer`.
         ahead: whether the program of a following pack is compiled while a pack trains.
+        stop: returns whether to store everything and stop; see `PackTrainer`.
     """
 
     folder: StudyFolder
@@ -118,6 +119,7 @@ class StudyTrainer:
     alone: bool = True
     programs: ProgramCache = field(default_factory=ProgramCache)
     ahead: bool = field(default_factory=compiles_ahead)
+    stop: Callable[[], bool] = lambda: False
 
     def train(self, pack: Pack, waited: float = 0.0, following: Sequence[Pack] = ()) -> Exception | None:
         """Train a pack to its end. Return the error that stopped the training, or None if the pack was trained.
@@ -152,7 +154,7 @@ class StudyTrainer:
             evaluator = Evaluator(program, pack.runs, self.sample, self.sources.items(pack.config))
             trainer = PackTrainer(
                 pack, program, self.folder, writer, evaluator, self.callback, profile, starts, self.alone,
-                clock, partial(self.compile_ahead, pack, following),
+                clock, partial(self.compile_ahead, pack, following), self.stop,
             )  # fmt: skip
             trainer.run()
         except (UserError, StudyFailed):
@@ -165,7 +167,7 @@ class StudyTrainer:
             self.callback.on_profile(profile.where, profile.summary, profile.problem)
         with clock.spend("written"):
             self.folder.delete_pack(pack.id)
-        if math.isfinite(trainer.step_seconds):
+        if self.alone and math.isfinite(trainer.step_seconds):
             remember_step(pack.plan, pack.config, trainer.step_seconds * pack.plan.width)
         return None
 

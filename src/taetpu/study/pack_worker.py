@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from multiprocessing.connection import Connection
@@ -24,8 +24,9 @@ from taetpu.programs.supervisor import SET_DEATH_SIGNAL, set_process_option
 if TYPE_CHECKING:
     from taetpu.spec.eval_sample import Sample
     from taetpu.spec.resolved_study import RunKey, Sources
-    from taetpu.study.pack_store import PackStore
+    from taetpu.store.study import StudyFolder
     from taetpu.study.pack_training import StudyTrainer
+    from taetpu.train.pack_plan import Pack
 
 EVENTS = (
     "on_resume", "on_steps", "on_usage", "on_evaluate", "on_stop", "on_sample", "on_save", "on_damage",
@@ -118,7 +119,7 @@ def _end_with(driver: int) -> None:
 def _train_packs(pipe: Connection, setup: Setup) -> None:
     from taetpu.store.backend import open_store
     from taetpu.store.study import StudyFolder
-    from taetpu.study.pack_store import PackStore
+    from taetpu.study.pack_store import PackStore, stored_plans
     from taetpu.study.pack_training import StudyTrainer
 
     sent = threading.Lock()
@@ -129,36 +130,36 @@ def _train_packs(pipe: Connection, setup: Setup) -> None:
 
     folder = StudyFolder(open_store(setup.root), setup.name)
     store = PackStore(folder)
-    trainer = StudyTrainer(folder, setup.sources, _forwarding(send), setup.sample, alone=False)
+    trainer = StudyTrainer(folder, setup.sources, forwarding(send), setup.sample, alone=False)
     while True:
         try:
             pack_id, assigned = pipe.recv()
         except EOFError:
             return
         try:
-            ended = _train(store, trainer, pack_id, assigned)
+            plan = next(plan for plan in stored_plans(folder) if plan.id == pack_id)
+            ended = train_claimed(folder, trainer, store.load_pack(plan), assigned)
         except KeyboardInterrupt:  # after SIGTERM, when everything is stored
             return
-        send(ended)
+        send(ended if ended.error is None else replace(ended, error=sendable(ended.error), trace=traced(ended.error)))
 
 
-def _train(store: "PackStore", trainer: "StudyTrainer", pack_id: str, assigned: float) -> Ended:
-    """Train the pack that the driver assigned to this process at the time `assigned` of the monotonic clock."""
-    from taetpu.study.pack_store import stored_plans
+def train_claimed(folder: "StudyFolder", trainer: "StudyTrainer", pack: "Pack", assigned: float) -> Ended:
+    """Train a pack under its claim. It was assigned at the time `assigned` of the monotonic clock."""
     from taetpu.train.memory import out_of_memory
 
-    plan = next(plan for plan in stored_plans(store.folder) if plan.id == pack_id)
-    pack = store.load_pack(plan)
     try:
-        with store.folder.claim_pack(pack.id):
+        with folder.claim_pack(pack.id):
             waited = max(0.0, time.monotonic() - assigned)
             error, ends_study = trainer.train(pack, waited) if pack.unfinished else None, False
     except Exception as raised:
         error, ends_study = raised, True
-    if error is None:
-        return Ended()
-    trace = "".join(traceback.format_exception(error))
-    return Ended(sendable(error), trace, out_of_memory(error), ends_study)
+    return Ended(error, out_of_memory=error is not None and out_of_memory(error), ends_study=ends_study)
+
+
+def traced(error: Exception) -> str:
+    """Return the traceback of an error as text."""
+    return "".join(traceback.format_exception(error))
 
 
 def sendable(error: Exception) -> Exception:
@@ -177,7 +178,7 @@ def sendable(error: Exception) -> Exception:
         return RuntimeError(f"{type(error).__name__}: {error}")
 
 
-def _forwarding(send: Callable[[Event], None]) -> Any:
+def forwarding(send: Callable[[Event], None]) -> Any:
     """Return a callback that sends the events in `EVENTS`."""
     from taetpu.train.callbacks import Callback
 

@@ -1,4 +1,4 @@
-"""Training packs side by side on a CPU: each in a worker process with cores of its own.
+"""Training packs side by side: each in a worker process on cores of its own, or in a thread on accelerators of its own.
 
 The driver holds the study's claim, starts the packs, longest first, and reports their events. Workers hold the claims
 of their packs, so that a pack of a driver that was killed is not trained twice. Results depend on the plan of a pack
@@ -17,6 +17,7 @@ from taetpu.core.config import iter_components
 from taetpu.core.plugins import loaded_files
 from taetpu.core.signals import record_signal
 from taetpu.spec.resolved_study import RunSpec, Sources
+from taetpu.study.device_threads import DeviceThreads
 from taetpu.study.outcome import Failure
 from taetpu.study.pack_store import PackStore
 from taetpu.study.pack_training import run_steps, stored_sample
@@ -32,10 +33,15 @@ IDLE = "idle"
 """The name under which the study's folder has the time that workers waited while others trained the last packs."""
 
 
+def in_threads() -> bool:
+    """Return whether packs side by side train in threads of this process, which are for accelerators."""
+    return jax.default_backend() != "cpu"
+
+
 def fits_beside(queue: Sequence[Pack]) -> bool:
     """Return whether at least two of the packs can be trained at once, in processes that know all of their kinds."""
     kinds = [type(component) for pack in queue for component in iter_components(pack.config)]
-    known = all(kind.plugin or kind.__module__.startswith("taetpu.") for kind in kinds)
+    known = in_threads() or all(kind.plugin or kind.__module__.startswith("taetpu.") for kind in kinds)
     narrowest = sorted(pack.plan.layout.devices for pack in queue)[:2]
     return known and packs_at_once(narrowest) > 1
 
@@ -50,7 +56,7 @@ def expected_workers(runs: Sequence[RunSpec], sources: Sources, packing: Packing
 
 
 def train_beside(
-    packs: PackStore, sources: Sources, callback: Callback, queue: Sequence[Pack], workers: Workers
+    packs: PackStore, sources: Sources, callback: Callback, queue: Sequence[Pack], workers: Workers | DeviceThreads
 ) -> list[Failure]:
     """Train packs, as many at once as have devices of their own. A pack that runs out of memory is halved.
 
@@ -65,8 +71,10 @@ def train_beside(
         UserError: if a worker raises it. The other workers store what they have measured and end.
     """
     folder = packs.folder
-    root = folder.where.removesuffix(f"/{folder.name}")
-    workers.begin(Setup(root, folder.name, sources.unread(), loaded_files(), stored_sample(folder), tuple(sys.path)))
+    if isinstance(workers, Workers):
+        root = folder.where.removesuffix(f"/{folder.name}")
+        sample = stored_sample(folder)
+        workers.begin(Setup(root, folder.name, sources.unread(), loaded_files(), sample, tuple(sys.path)))
     callback.on_train_begin(sum(run_steps(run, sources) for pack in queue for run in pack.runs))
 
     def seconds(pack: Pack) -> float:

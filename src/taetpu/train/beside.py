@@ -1,8 +1,9 @@
-"""Layouts of packs that train at once on a CPU, each on cores of its own.
+"""Layouts of packs that train at once, each on cores or accelerators of its own.
 
-Packs of different structures cannot share a program. Trained one after another, each occupies all cores, pads its runs
-to their number, and compiles alone. On two cores, two packs of four runs with one core each took 0.63 times as long as
-one after the other (docs/log.md).
+Packs of different structures cannot share a program. Trained one after another, each occupies all devices, pads its
+runs to their number, and compiles alone. On two cores, two packs of four runs with one core each took 0.63 times as
+long as one after the other (docs/log.md). On accelerators, nothing was measured: the rule is that of cores, which
+compute the runs of a pack one after another.
 """
 
 import heapq
@@ -40,7 +41,7 @@ def finish_time(seconds: Sequence[float], at_once: int) -> float:
 
 def packs_at_once(devices: Sequence[int]) -> int:
     """Return how many packs train side by side on this machine, from the number of devices of each pack."""
-    if len(devices) < 2 or jax.default_backend() != "cpu" or jax.process_count() > 1:
+    if len(devices) < 2 or jax.process_count() > 1:
         return 1
     return max(1, min(len(devices), jax.device_count() // max(devices)))
 
@@ -75,11 +76,11 @@ def layouts_beside(works: Sequence[Workload], packing: Packing) -> Callable[[Wor
 
 
 def may_share(works: Sequence[Workload]) -> bool:
-    """Return whether packs may train at once: on the CPU of one process, undivided, and long enough."""
+    """Return whether packs may train at once: in one process, undivided, and on a CPU if they take long enough."""
     divided = any(work.config.train.compute.mesh != "auto" for work in works)
-    if divided or jax.default_backend() != "cpu" or jax.process_count() > 1 or jax.device_count() == 1:
+    if divided or jax.process_count() > 1 or jax.device_count() == 1:
         return False
-    return sum(core_seconds(work) * work.size for work in works) >= LEAST_SECONDS
+    return jax.default_backend() != "cpu" or sum(core_seconds(work) * work.size for work in works) >= LEAST_SECONDS
 
 
 def narrow_layout(work: Workload, packing: Packing, most: int, at_once: int) -> Layout:

@@ -1,7 +1,7 @@
 """The programs of packs: that of the last pack, and that of a following pack, which a thread compiles meanwhile."""
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -12,6 +12,7 @@ from taetpu.core.distributed import multi_process
 from taetpu.core.static_dynamic import split
 from taetpu.data.base import Batch, Source
 from taetpu.spec.eval_sample import Sample
+from taetpu.train.device_capabilities import Device
 from taetpu.train.pack_plan import Pack
 from taetpu.train.program import Program
 from taetpu.train.run_axis import DIVIDED
@@ -25,9 +26,14 @@ choice, and with it the last bits of results, could depend on what is trained me
 
 
 class ProgramCache:
-    """A cache of the last pack's program, which the next pack often shares. Earlier programs are freed."""
+    """A cache of the last pack's program, which the next pack often shares. Earlier programs are freed.
 
-    def __init__(self) -> None:
+    Args:
+        on: the devices to use; all devices by default.
+    """
+
+    def __init__(self, on: Sequence[Device] | None = None) -> None:
+        self.on = on
         self.programs: dict[str, Program] = {}
         self.ahead: AheadCompilation | None = None
 
@@ -42,7 +48,7 @@ class ProgramCache:
             program = None
             if self.ahead is not None and self.ahead.key == key:
                 program, self.ahead = self.ahead.result(), None
-            self.programs[key] = program or build_program(pack, source)
+            self.programs[key] = program or build_program(pack, source, self.on)
         return self.programs[key]
 
     def compile_ahead(self, pack: Pack, source: Source, sample: Sample) -> None:
@@ -56,7 +62,7 @@ class ProgramCache:
         key, last = pack.program_key, self.ahead
         busy = last is not None and (last.key == key or last.thread.is_alive())
         if not busy and key not in self.programs:
-            self.ahead = AheadCompilation(pack, source, sample)
+            self.ahead = AheadCompilation(pack, build_program(pack, source, self.on), sample)
             self.ahead.thread.start()
 
     def clear(self) -> None:
@@ -79,7 +85,7 @@ class AheadCompilation:
 
     Args:
         pack: the pack.
-        source: the pack's prepared task.
+        program: the pack's program.
         sample: the sample of the validation split.
 
     Attributes:
@@ -88,9 +94,8 @@ class AheadCompilation:
         stopped: set to compile no further function.
     """
 
-    def __init__(self, pack: Pack, source: Source, sample: Sample):
-        self.key, self.pack, self.sample = pack.program_key, pack, sample
-        self.program = build_program(pack, source)
+    def __init__(self, pack: Pack, program: Program, sample: Sample):
+        self.key, self.pack, self.program, self.sample = pack.program_key, pack, program, sample
         self.stopped, self.whole = threading.Event(), False
         self.thread = threading.Thread(target=self._compile, name="compile ahead")
 
@@ -126,13 +131,19 @@ class AheadCompilation:
         return {str(jax.tree.map(np.shape, windows)): windows for windows in sets if windows is not None}.values()
 
 
-def build_program(pack: Pack, source: Source) -> Program:
-    """Return the program of a pack, of which nothing is compiled yet; `source` is the pack's prepared task."""
+def build_program(pack: Pack, source: Source, on: Sequence[Device] | None = None) -> Program:
+    """Return the program of a pack, of which nothing is compiled yet.
+
+    Args:
+        pack: the pack.
+        source: the pack's prepared task.
+        on: the devices to use; all devices by default.
+    """
     plan = pack.plan
     structure, _ = split(pack.config, frozenset(plan.live))
     return Program(
         structure, source, plan.layout, steps=structure.train.total_steps(source.num_windows),
-        precision=plan.precision, execution=plan.compute,
+        precision=plan.precision, execution=plan.compute, on=on,
     )  # fmt: skip
 
 

@@ -82,6 +82,7 @@ class PackTrainer:
         alone: whether no other pack trains at the same time. Otherwise, the times of steps are not stored.
         clock: measures what the time of the pack is spent on.
         when_compiled: called after the first dispatch, which compiles the train step.
+        stop: returns whether to store everything and stop, as on SIGTERM.
     """
 
     pack: Pack
@@ -95,6 +96,7 @@ class PackTrainer:
     alone: bool = True
     clock: PackClock = field(default_factory=PackClock)
     when_compiled: Callable[[], None] = lambda: None
+    stop: Callable[[], bool] = lambda: False
 
     def __post_init__(self) -> None:
         self.plan, self.runs = self.pack.plan, self.pack.runs
@@ -225,7 +227,7 @@ class PackTrainer:
         pending: tuple[int, dict[str, jax.Array]] | None = None
         clock = time.monotonic()
         while step < border or pending:
-            stop, leave, dispatch = any_process(self.interrupted(), self.ending(), number=self.dispatch)
+            stop, leave, dispatch = any_process(self.interrupted(), self.ending() or self.stop(), number=self.dispatch)
             if stop:
                 raise KeyboardInterrupt
             if leave:
