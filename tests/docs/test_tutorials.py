@@ -122,7 +122,7 @@ def see_heads(printed):
     model = taetpu.open_run("induction/baseline/0")
     layer, _, score = taetpu.head_scores(model).best("induction")
     assert (layer, score > 0.3) == (1, True)
-    rows = json.loads(run_step("taetpu lens knockout induction/baseline/0 --split val --json"))["rows"]
+    rows = json.loads(run_step("taetpu lens knockout induction/baseline/0 --split val --json"))["components"]
     assert max(row["effect"] for row in rows) > 0.5
 
 
