@@ -15,11 +15,13 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from benchmarks.contest import contest, machine, request, shown_machine
 from benchmarks.shapes import SHAPES, Shape, baseline, write_text
 from taetpu.core.jax_setup import cpu_cores
+from taetpu.report.time_spent import total_parts
 from taetpu.store.documents import to_yaml
 
 NAME = "benchmark"
@@ -56,7 +58,7 @@ def timed(command: Sequence[str], environment: Mapping[str, str]) -> tuple[float
 
 
 def run_study(base: Mapping[str, Any], arms: Mapping[str, Any], seeds: int, folder: Path) -> dict[str, Any]:
-    """Run `taetpu run` in an empty folder; return the seconds of all and of the packs, and the results."""
+    """Run `taetpu run` in an empty folder; return its seconds, what packs spent theirs on, and the results."""
     folder.mkdir()
     file, root = folder / "study.yaml", folder / "runs"
     file.write_bytes(to_yaml({"study": NAME, "base": base, "seeds": seeds, "arms": arms}))
@@ -66,8 +68,9 @@ def run_study(base: Mapping[str, Any], arms: Mapping[str, Any], seeds: int, fold
     trained = sum(len(arm["runs"]) for arm in results["arms"])
     if trained != (len(arms) + 1) * seeds or not (root / NAME / "report" / "index.html").exists():
         raise RuntimeError(f"the study is not whole: {trained} runs")
-    packs = [json.loads(file.read_text())["seconds"] for file in (root / NAME / "times").glob("*.json")]
-    return {"seconds": seconds, "in_packs": sum(packs), "packs": len(packs), "results": results}
+    times = [json.loads(file.read_text()) for file in (root / NAME / "times").glob("*.json")]
+    packs = sum("runs" in each for each in times)  # the others are waits between packs
+    return {"seconds": seconds, "parts": total_parts(times), "packs": packs, "results": results}
 
 
 def run_peer(chosen: Mapping[str, Any], seed: int, folder: Path) -> dict[str, Any]:
@@ -100,14 +103,14 @@ def show(found: Mapping[str, Any]) -> str:
     runs, ours = found["arms"] * found["seeds"], found["ours"]
     shape = Shape(**found["shape"])
     loss = next(arm["mean"] for arm in ours["results"]["arms"] if arm["name"] == "baseline")
-    rest = ours["seconds"] - ours["in_packs"]
+    parts = ", ".join(f"{part} {seconds:.1f} s" for part, seconds in ours["parts"].items())
     lines = [
         f"dim {shape.dim}, {shape.layers} layers, seq {shape.seq}, batch {shape.batch}, {found['steps']} steps",
         f"{found['arms']} arms x {found['seeds']} seeds = {runs} runs",
         "",
         f"taetpu run, timed whole: {ours['seconds']:.1f} s",
-        f"  {ours['in_packs']:.1f} s in {ours['packs']} packs (compiling, training, evaluating, storing)",
-        f"  {rest:.1f} s besides (starting, proving the arms, analysing, reporting)",
+        f"  the time of its {ours['packs']} packs, of which some may train side by side:",
+        *(f"    {line}" for line in wrap(parts, 74)),
         f"  validation loss of the baseline: {loss:.3f}",
     ]
     for peer, done in found["peers"].items():

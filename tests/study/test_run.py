@@ -142,6 +142,22 @@ class TakenAway(Callback):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
+def test_sigterm_after_the_last_step_ends_the_study_when_its_pack_is_done(study, undisturbed, tmp_path):
+    class Late(Callback):
+        def on_save(self, step):
+            if step == 20:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(KeyboardInterrupt):
+        study(callback=Late())
+    (name,) = {Path(key).name for key in os.listdir(tmp_path / "root")}
+    folder = StudyFolder(open_store(tmp_path / "root"), name)
+    assert {run.status() for run in folder.runs()} == {"done"}
+    assert not (tmp_path / "root" / name / "results.json").exists()
+    _, folder = study()
+    assert stored(folder) == undisturbed[1]
+
+
 @pytest.mark.slow
 def test_sigterm_stores_a_checkpoint_and_resuming_gives_the_same_numbers(study, undisturbed):
     with pytest.raises(KeyboardInterrupt):

@@ -11,6 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -98,15 +99,16 @@ def main() -> None:
     threading.Thread(target=_end_with, args=(driver,), daemon=True).start()
     prepare_jax(cpu=True)
     import_module("taetpu.study.pack_training")  # takes seconds, in which the driver checks the study
-    try:
+    with suppress(EOFError):  # the driver has no packs for this process
         setup = pipe.recv()
-    except EOFError:  # the study has no packs for this process
-        return
-    sys.path[:] = setup.imports
-    from taetpu.core.plugins import load_plugins
+        sys.path[:] = setup.imports
+        from taetpu.core.plugins import load_plugins
 
-    load_plugins(setup.plugins)
-    _train_packs(pipe, setup)
+        load_plugins(setup.plugins)
+        _train_packs(pipe, setup)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # everything is stored, and the driver would wait half a second for the interpreter's end
 
 
 def _end_with(driver: int) -> None:
@@ -117,6 +119,7 @@ def _end_with(driver: int) -> None:
 
 
 def _train_packs(pipe: Connection, setup: Setup) -> None:
+    """Train the packs that the driver names. Raises `EOFError` when it closes the pipe."""
     from taetpu.store.backend import open_store
     from taetpu.store.study import StudyFolder
     from taetpu.study.pack_store import PackStore, stored_plans
@@ -132,10 +135,7 @@ def _train_packs(pipe: Connection, setup: Setup) -> None:
     store = PackStore(folder)
     trainer = StudyTrainer(folder, setup.sources, forwarding(send), setup.sample, alone=False)
     while True:
-        try:
-            pack_id, assigned = pipe.recv()
-        except EOFError:
-            return
+        pack_id, assigned = pipe.recv()
         try:
             plan = next(plan for plan in stored_plans(folder) if plan.id == pack_id)
             ended = train_claimed(folder, trainer, store.load_pack(plan), assigned)

@@ -189,6 +189,8 @@ class PackTrainer:
                 if border == step:  # also after resuming, which deletes values stored under step + 1
                     self.observe(state, step)
         self.finish(state)
+        if any(any_process(self.interrupted(), self.ending() or self.stop(), number=0)[:2]):
+            raise KeyboardInterrupt  # the signal came after the last dispatch, and the study must not go on
 
     def resume(self, checkpoints: Checkpoints) -> tuple[TrainState, int]:
         """Return the latest state and its step. Everything that was logged after this step is deleted."""
