@@ -78,4 +78,4 @@ def kill_at_random(folder: Path, kills: int, seed: int, steps: int) -> list[str]
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as place:
-        print("different:", kill_at_random(Path(place), int(sys.argv[1]), int(sys.argv[2]), steps=40_000))
+        print("different:", kill_at_random(Path(place), int(sys.argv[1]), int(sys.argv[2]), steps=100_000))
