@@ -67,7 +67,7 @@ def kill_at_random(folder: Path, kills: int, seed: int, steps: int) -> list[str]
             ended = len(list(folder.glob("cut/tiny/runs/*/*/result.json")))
             print(f"kill {done}, {seconds:.1f} s in workers: checkpoints {packs}, runs done {ended}", flush=True)
             continue
-        assert process.returncode == 0, process.communicate()[1].decode()
+        finish(process)  # which closes its pipe, too
         print(f"done after {done} kills")
         break
     finish(start(folder, "cut"))

@@ -148,7 +148,7 @@ def test_workers_start_while_a_study_is_checked_and_none_outlives_it(train, whol
 
 
 def test_workers_do_not_import_from_the_folder_where_a_study_is_started(tmp_path):
-    """The command `taetpu` does not either, so that a file `queue.py` beside a study is no module of Python's."""
+    """The command `taetpu` imports nothing from there either, so a file `queue.py` beside a study does no harm."""
     (tmp_path / "study.yaml").write_text(STUDY)
     (tmp_path / "queue.py").write_text("raise RuntimeError('imported')\n")
     finish(start(tmp_path, "root", "-P"))

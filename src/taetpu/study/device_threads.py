@@ -1,4 +1,4 @@
-"""Threads that train packs side by side, each on accelerators of its own.
+"""Threads that train packs side by side, each on separate accelerators.
 
 An accelerator computes while its thread waits, so that one interpreter suffices for several. Unlike processes, threads
 share the accelerators that this process has opened.
@@ -18,34 +18,19 @@ from taetpu.spec.resolved_study import Sources
 from taetpu.store.study import StudyFolder
 from taetpu.study.pack_training import StudyTrainer, stored_sample
 from taetpu.study.pack_worker import Ended, Event, forwarding, train_claimed
-from taetpu.study.workers import POLL_SECONDS
+from taetpu.study.workers import POLL_SECONDS, Place
 from taetpu.train.device_capabilities import Device
 from taetpu.train.pack_plan import Pack
 from taetpu.train.program_cache import ProgramCache
 
 
 @dataclass(eq=False)
-class DeviceThread:
-    """Devices whose packs train in a thread, one after another, and the pack that trains now.
-
-    Attributes:
-        idle_since: when the last pack ended, on the monotonic clock.
-    """
+class DeviceThread(Place):
+    """Devices whose packs train in a thread, one after another."""
 
     devices: tuple[Device, ...]
     programs: ProgramCache
-    pack: Pack | None = None
     thread: threading.Thread | None = None
-    idle_since: float = 0.0
-
-    @property
-    def idle_seconds(self) -> float:
-        """The seconds since the end of the last pack; 0 while a pack is trained."""
-        return time.monotonic() - self.idle_since if self.pack is None and self.idle_since else 0.0
-
-    def end_pack(self) -> None:
-        """Note that the pack has ended."""
-        self.pack, self.idle_since = None, time.monotonic()
 
 
 @dataclass

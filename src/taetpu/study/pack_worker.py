@@ -106,9 +106,6 @@ def main() -> None:
 
         load_plugins(setup.plugins)
         _train_packs(pipe, setup)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)  # everything is stored, and the driver would wait half a second for the interpreter's end
 
 
 def _end_with(driver: int) -> None:

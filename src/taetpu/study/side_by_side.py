@@ -1,4 +1,4 @@
-"""Training packs side by side: each in a worker process on cores of its own, or in a thread on accelerators of its own.
+"""Training packs side by side: in worker processes on separate cores, or in threads on separate accelerators.
 
 The driver holds the study's claim, starts the packs, longest first, and reports their events. Workers hold the claims
 of their packs, so that a pack of a driver that was killed is not trained twice. Results depend on the plan of a pack

@@ -40,35 +40,45 @@ class WorkerDied(Failed):
     """The process that trained a pack ended without a result. The message contains the end of its output."""
 
 
-@dataclass
-class Worker:
-    """A process that trains packs on cores of its own, and the pack that it trains now.
+@dataclass(eq=False)
+class Place:
+    """What trains one pack after another.
 
     Attributes:
-        output: what the process prints.
+        pack: the pack that is trained now, if any.
         idle_since: when the last pack ended, on the monotonic clock.
     """
 
-    process: subprocess.Popen[bytes]
-    pipe: Connection
-    output: IO[bytes]
-    slots: frozenset[int]
-    pack: Pack | None = None
-    idle_since: float = 0.0
+    pack: Pack | None = field(default=None, kw_only=True)
+    idle_since: float = field(default=0.0, kw_only=True)
 
     @property
     def idle_seconds(self) -> float:
         """The seconds since the end of the last pack; 0 while a pack is trained."""
         return time.monotonic() - self.idle_since if self.pack is None and self.idle_since else 0.0
 
+    def end_pack(self) -> None:
+        """Note that the pack has ended."""
+        self.pack, self.idle_since = None, time.monotonic()
+
+
+@dataclass(eq=False)
+class Worker(Place):
+    """A process that trains packs on some of the cores.
+
+    Attributes:
+        output: what the process prints.
+    """
+
+    process: subprocess.Popen[bytes]
+    pipe: Connection
+    output: IO[bytes]
+    slots: frozenset[int]
+
     def send(self, message: Setup | tuple[str, float]) -> None:
         """Send a message to the process. If the process has died, its pipe will tell."""
         with suppress(OSError):
             self.pipe.send(message)
-
-    def end_pack(self) -> None:
-        """Note that the pack has ended."""
-        self.pack, self.idle_since = None, time.monotonic()
 
     def died(self) -> WorkerDied:
         """Return the error of a process that ended."""
@@ -166,28 +176,25 @@ class Workers:
                 yield worker, Ended(error, out_of_memory=worker.process.returncode == -signal.SIGKILL)
 
     def end(self, worker: Worker) -> None:
-        """End an idle or dead worker."""
+        """End an idle or dead worker. Everything is stored, so it is killed rather than waited for."""
         self.idle_seconds += worker.idle_seconds
         worker.pipe.close()
+        worker.process.kill()
         worker.process.wait()
         worker.output.close()
         self.all.remove(worker)
 
     def close(self) -> None:
         """End all workers. Those that train store what they have measured; see `GRACE_SECONDS`."""
-        for worker in self.busy:
+        busy = self.busy
+        for worker in busy:
             worker.process.terminate()
-        for worker in self.all:
-            if worker.pack is None:
-                worker.pipe.close()
         until = time.monotonic() + GRACE_SECONDS
         try:
-            for worker in self.all:
+            for worker in busy:
                 with suppress(subprocess.TimeoutExpired):
                     worker.process.wait(max(0.0, until - time.monotonic()))
         finally:  # also after a second Ctrl-C
-            for worker in self.all:
-                worker.process.kill()
-                worker.process.wait()
-                worker.output.close()
-            self.setup, self.all, self.idle_seconds = None, [], 0.0
+            for worker in list(self.all):
+                self.end(worker)
+            self.setup, self.idle_seconds = None, 0.0

@@ -1,4 +1,4 @@
-"""Layouts of packs that train at once, each on cores or accelerators of its own.
+"""Layouts of packs that train at once, each on separate cores or accelerators.
 
 Packs of different structures cannot share a program. Trained one after another, each occupies all devices, pads its
 runs to their number, and compiles alone. On two cores, two packs of four runs with one core each took 0.63 times as
