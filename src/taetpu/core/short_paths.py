@@ -1,4 +1,7 @@
-"""Dotted paths of settings, shortened for names."""
+"""Dotted paths of settings: names of them, and values at them."""
+
+from collections.abc import Mapping
+from typing import Any
 
 from taetpu.core.errors import dotted_path
 
@@ -11,3 +14,12 @@ def short_paths(paths: list[str]) -> dict[str, str]:
         if len(set(names.values())) == len(names):
             return names
     return {path: path for path in paths}
+
+
+def value_at(data: Any, path: str, default: Any = None) -> Any:
+    """Return the value at a dotted path of nested mappings, or `default` if a part of the path is missing."""
+    for part in path.split("."):
+        if not isinstance(data, Mapping) or part not in data:
+            return default
+        data = data[part]
+    return data

@@ -1,11 +1,12 @@
 """Expand the entries of a study file that define arms to single arms with names."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, islice
-from typing import Any
+from typing import Any, TypeVar
 
 from taetpu.core.errors import ErrorList, KeyPath, UserError, locate_errors
 from taetpu.spec.designs import factorial, one_by_one
+from taetpu.spec.document import Document
 from taetpu.spec.repeats import repeat_arms
 from taetpu.spec.study_file import BASELINE, StudyFile
 from taetpu.spec.unresolved_arms import (
@@ -18,6 +19,34 @@ from taetpu.spec.unresolved_arms import (
     check_part,
     label,
 )
+
+A = TypeVar("A", bound=Any)
+"""The type of resolved arms."""
+
+
+def build_arms(
+    spec: StudyFile,
+    base: Mapping[str, Any],
+    first: A,
+    document: Document,
+    build: Callable[[Candidate, dict[str, A]], A | None],
+) -> tuple[A, ...]:
+    """Return all arms, the baseline first. Raise the errors in all arms together.
+
+    Args:
+        spec: The study file.
+        base: The baseline's data.
+        first: The baseline.
+        document: The study's document.
+        build: Returns an arm, given the arms before it by name, or None if the arm is left out.
+    """
+    mistakes, arms = ErrorList(), {first.name: first}
+    for candidate in candidates(spec, base, mistakes):
+        with mistakes.collect():
+            if (arm := build(candidate, arms)) is not None:
+                arms[arm.name] = arm
+    ErrorList(map(document.locate, mistakes)).raise_all()
+    return tuple(arms.values())
 
 
 def candidates(spec: StudyFile, base: Mapping[str, Any], mistakes: ErrorList) -> list[Candidate]:
@@ -35,15 +64,14 @@ def candidates(spec: StudyFile, base: Mapping[str, Any], mistakes: ErrorList) ->
     seen: dict[str, Candidate] = {}
     arms = chain(_written(spec, base, mistakes), one_by_one(spec), factorial(spec, base), _grid(spec))
     for arm in repeat_arms(spec, base, list(islice(arms, MAX_ARMS + 1))):
+        place = next(iter(arm.origins.values()))
         if len(seen) == MAX_ARMS:
             problem = f"the study has more than {MAX_ARMS} arms"
-            raise UserError(
-                problem, path=next(iter(arm.origins.values())), remedy="Split the study into several studies."
-            )
+            raise UserError(problem, path=place, remedy="Split the study into several studies.")
         twin = seen.setdefault(arm.name.casefold(), arm)
         if twin is not arm:
             problem = f"arm names must differ in more than case: {twin.name!r} and {arm.name!r}"
-            raise UserError(problem, path=next(iter(arm.origins.values())), remedy="Rename one of the arms.")
+            raise UserError(problem, path=place, remedy="Rename one of the arms.")
     return list(seen.values())
 
 

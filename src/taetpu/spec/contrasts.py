@@ -12,6 +12,7 @@ from pydantic import field_validator, model_validator
 
 from taetpu.core.config import Config
 from taetpu.core.errors import UserError, check_known, locate_errors, suggest
+from taetpu.core.short_paths import value_at
 from taetpu.spec.document import format_brief
 from taetpu.store.frozen_study import PlannedContrast
 
@@ -60,10 +61,7 @@ class ContrastConfig(Config):
 
 
 def plan_contrasts(
-    contrasts: Mapping[str, ContrastConfig],
-    arms: Mapping[str, Mapping[str, Any]],
-    metrics: Sequence[str],
-    base: Mapping[str, Any],
+    contrasts: Mapping[str, ContrastConfig], arms: Sequence[Any], metrics: Sequence[str], base: Mapping[str, Any]
 ) -> dict[str, PlannedContrast]:
     """Return the contrasts with the arms that they compare, as the analysis plan stores them.
 
@@ -71,7 +69,7 @@ def plan_contrasts(
 
     Args:
         contrasts: The contrasts of the study file, by name.
-        arms: The changes of each arm that have an effect, by name; the baseline has none.
+        arms: The arms, each with `name`, `overrides`, and the paths of those without an effect in `idle`.
         metrics: The metrics that every run measures.
         base: The baseline's config with its defaults.
 
@@ -79,19 +77,20 @@ def plan_contrasts(
         The contrasts by name.
 
     Raises:
-        UserError: If an arm or a metric does not exist, or arms for a spread are missing. The path of the error starts
-            with the name of the contrast.
+        UserError: If an arm or a metric does not exist, or arms for a spread are missing. The path of the error is
+            that of the contrast in the study file, or below it.
     """
     planned: dict[str, PlannedContrast] = {}
+    changes = {arm.name: {path: v for path, v in arm.overrides.items() if path not in arm.idle} for arm in arms}
     for name, contrast in contrasts.items():
-        if not NAME.fullmatch(name):
-            remedy = "Use letters, digits, hyphens and underscores, e.g. a-vs-b."
-            raise UserError(f"{name!r} is not a name for a contrast", path=(name,), remedy=remedy)
-        with locate_errors(name):
+        with locate_errors("measure", "contrasts", name):
+            if not NAME.fullmatch(name):
+                remedy = "Use letters, digits, hyphens and underscores, e.g. a-vs-b."
+                raise UserError(f"{name!r} is not a name for a contrast", remedy=remedy)
             if contrast.compare:
-                planned |= _comparison(name, contrast, arms)
+                planned |= _comparison(name, contrast, changes)
             else:
-                planned |= _spread(name, contrast, arms, metrics, base)
+                planned |= _spread(name, contrast, changes, metrics, base)
     return planned
 
 
@@ -130,10 +129,9 @@ def _spread(
             where = f"{by}={level}" if level != BASELINE else f"the baseline's {by}"
             value = f"{over}={missing[0]}" if missing[0] != BASELINE else f"the baseline's {over}"
             remedy = f"Cross both settings, e.g. grid: {{{over}: [...], {by}: [...]}}."
-            if missing[0] == BASELINE and (usual := _baseline_title(base, over)):
-                remedy = f"Add {usual}, the baseline's value, to the values of {over} in grid."
-            elif level == BASELINE and (usual := _baseline_title(base, by)):
-                remedy = f"Add {usual}, the baseline's value, to the values of {by} in grid."
+            for path, lacks in ((by, level == BASELINE), (over, missing[0] == BASELINE)):
+                if lacks and (usual := format_brief(value_at(base, path, ""))):
+                    remedy = f"Add {usual}, the baseline's value, to the values of {path} in grid."
             raise UserError(f"no arm has {value} with {where}", remedy=remedy)
     levels = [level for level in table if level != BASELINE]
     return {
@@ -151,16 +149,6 @@ def _spread(
 
 def _plain(path: str) -> str:
     return path.removesuffix(".kind")
-
-
-def _baseline_title(base: Mapping[str, Any], path: str) -> str:
-    """Return the baseline's value of a setting as text, with the kind for a component; empty if it has no such path."""
-    value: Any = base
-    for part in path.split("."):
-        if not isinstance(value, Mapping) or part not in value:
-            return ""
-        value = value[part]
-    return format_brief(value)
 
 
 def _title(value: Any) -> str:

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from taetpu.core.config import Config, to_data
 from taetpu.core.errors import UserError, locate_errors, suggest
 from taetpu.core.metric_spec import MetricSpec
+from taetpu.core.short_paths import value_at
 from taetpu.spec.document import format_value
 from taetpu.store.frozen_study import PlannedGoal, PlannedThreshold
 
@@ -151,11 +152,7 @@ def path_costs(
     """
     costs = {}
     for name, config in configs:
-        value: Any = to_data(config)
-        for part in path.split("."):
-            value = value[part] if isinstance(value, Mapping) and part in value else None
-        if declared is not None:
-            value = config.get(path)
+        value = value_at(to_data(config), path) if declared is None else config.get(path)
         unknown = declared is None and path.split(".")[0] not in ROOTS
         if unknown or isinstance(value, bool) or not isinstance(value, int | float):
             problem = f"{path!r} is neither a cost nor a number in candidate {name!r}"

@@ -8,10 +8,10 @@ from typing import Any
 
 from taetpu.core.config import to_data
 from taetpu.core.config_parsing import load_config
-from taetpu.core.errors import ErrorList, KeyPath, UserError, change_errors, locate_errors, suggest
+from taetpu.core.errors import KeyPath, UserError, change_errors, locate_errors, suggest
 from taetpu.core.plugins import Plugin, load_plugins
 from taetpu.core.registry import kinds
-from taetpu.spec.arms import candidates
+from taetpu.spec.arms import build_arms
 from taetpu.spec.chinchilla import with_sizes
 from taetpu.spec.contrasts import plan_contrasts
 from taetpu.spec.differences import difference
@@ -38,6 +38,17 @@ from taetpu.spec.worth import check_worth
 from taetpu.store.frozen_study import PlannedContrast, PlannedGoal, Role
 
 NO_SPLIT = "Set {0} of the task above 0, or name files as {0}_source."
+OTHER_RUNS = {
+    "judged": (
+        "this study has the runs of a table of results, so there is nothing to train",
+        "`taetpu report` shows its results. To add runs, add them to the table, and repeat `taetpu judge`.",
+    ),
+    "program": (
+        "the runs of this study are a program, and this command needs a model that taetpu trains",
+        "Use `taetpu plan` or `taetpu run`, and `taetpu.run` in Python. Or write a model, and no program.",
+    ),
+}
+"""Keys of studies whose runs taetpu does not train: the problem and the remedy."""
 
 
 def load_study(file: Path | str | Mapping[str, Any], sets: Sets = (), convert: Convert | None = None) -> Study:
@@ -62,8 +73,7 @@ def load_study(file: Path | str | Mapping[str, Any], sets: Sets = (), convert: C
     document = read_document(file)
     folder = document.folder
     with change_errors(document.locate):
-        _refuse_judged(document)
-        _refuse_program(document)
+        _refuse_other_runs(document)
         spec = load_config(StudySpec, document.data)
         plugins = _plugins(spec.plugins, folder)
         trackers = read_trackers(spec.trackers)
@@ -73,7 +83,7 @@ def load_study(file: Path | str | Mapping[str, Any], sets: Sets = (), convert: C
         spec, start = with_sizes(spec, start, lambda data: _baseline(data, sets, document, sources)[0], sources)
         base, baseline, first = _baseline(start, sets, document, sources)
         check_untrained_study(first, training_sections(spec))
-        arms = _arms(spec, base, first, document)
+        arms = build_arms(spec, base, first, document, lambda made, others: _arm(made, base, others, document))
         design, tune = described(spec, base), tuning(spec, base)
         asked = own_measure(spec, base)
         primaries = _primaries(spec, base, asked, arms)
@@ -113,20 +123,11 @@ def load_study(file: Path | str | Mapping[str, Any], sets: Sets = (), convert: C
     )
 
 
-def _refuse_judged(document: Document) -> None:
-    """Raise `UserError` if the file describes results that `taetpu judge` read from a table, and no training."""
-    if "judged" in document.data:
-        problem = "this study has the runs of a table of results, so there is nothing to train"
-        remedy = "`taetpu report` shows its results. To add runs, add them to the table, and repeat `taetpu judge`."
-        raise UserError(problem, path=("judged",), remedy=remedy)
-
-
-def _refuse_program(document: Document) -> None:
-    """Raise `UserError` if the runs of the file are a program, where a study of models is needed."""
-    if "program" in document.data:
-        problem = "the runs of this study are a program, and this command needs a model that taetpu trains"
-        remedy = "Use `taetpu plan` or `taetpu run`, and `taetpu.run` in Python. Or write a model, and no program."
-        raise UserError(problem, path=("program",), remedy=remedy)
+def _refuse_other_runs(document: Document) -> None:
+    """Raise `UserError` if the runs of the file are those of a table or of a program, where models are needed."""
+    for key, (problem, remedy) in OTHER_RUNS.items():
+        if key in document.data:
+            raise UserError(problem, path=(key,), remedy=remedy)
 
 
 def _plugins(names: tuple[str, ...], folder: Path) -> tuple[Plugin, ...]:
@@ -147,14 +148,12 @@ def _resolved(
         UserError: If the result is invalid. The error is located in the study file.
     """
     num_layers = 0
-    try:
+    with change_errors(lambda error: origins.explain(error, num_layers)):
         data = apply_overrides(base, overrides)
         config = load_config(RunConfig, data)
         num_layers = config.model.num_layers
         resolved = config.resolve()
         resolved.check()
-    except UserError as error:
-        raise origins.explain(error, num_layers) from None
     return data, config, resolved
 
 
@@ -188,19 +187,6 @@ def _with_preset(data: dict[str, Any], sets: Mapping[str, Any]) -> dict[str, Any
 # --- arms ------------------------------------------------------------------------------------------------------------
 
 
-def _arms(spec: StudySpec, base: Mapping[str, Any], first: Arm, document: Document) -> tuple[Arm, ...]:
-    """Return all resolved arms, the baseline first. Raise the errors in all arms together."""
-    mistakes = ErrorList()
-    arms = {first.name: first}
-    for candidate in candidates(spec, base, mistakes):
-        with mistakes.collect():
-            arm = _arm(candidate, base, arms, document)
-            if arm is not None:
-                arms[arm.name] = arm
-    ErrorList(map(document.locate, mistakes)).raise_all()
-    return tuple(arms.values())
-
-
 def _arm(candidate: Candidate, base: Mapping[str, Any], arms: Mapping[str, Arm], document: Document) -> Arm | None:
     """Return the resolved arm; None if the arm is a combination of `grid` that equals its baseline.
 
@@ -222,11 +208,8 @@ def _arm(candidate: Candidate, base: Mapping[str, Any], arms: Mapping[str, Arm],
     all_idle = tuple(candidate.overrides) if arm.config == baseline.config else ()
     if refused := idle if several and not candidate.crossed else all_idle:
         part, value = "part of " if several else "", format_value(candidate.overrides[refused[0]])
-        raise UserError(
-            f"{part}arm {candidate.name!r} changes nothing: {refused[0]} is already {value}",
-            path=candidate.origins[refused[0]],
-            remedy="Remove this override, or change the baseline.",
-        )
+        problem, place = f"{part}arm {candidate.name!r} changes nothing: {refused[0]} is already {value}", refused[0]
+        raise UserError(problem, path=candidate.origins[place], remedy="Remove this override, or change the baseline.")
     return replace(arm, idle=idle, variants={} if candidate.crossed else variants)
 
 
@@ -282,9 +265,7 @@ def _variants(candidate: Candidate, base: Mapping[str, Any]) -> Iterator[tuple[s
 
 def _contrasts(measure: Measure, arms: tuple[Arm, ...], baseline: RunConfig) -> dict[str, PlannedContrast]:
     """Return the contrasts of the analysis plan (see `plan_contrasts`)."""
-    changed = {arm.name: {p: value for p, value in arm.overrides.items() if p not in arm.idle} for arm in arms}
-    with locate_errors("measure", "contrasts"):
-        planned = plan_contrasts(measure.contrasts, changed, arms[0].config.metrics(), to_data(baseline))
+    planned = plan_contrasts(measure.contrasts, arms, arms[0].config.metrics(), to_data(baseline))
     base_of = {arm.name: arm.role.get("against", BASELINE if arm.name != BASELINE else arm.name) for arm in arms}
     for name, entry in planned.items() if measure.reach is not None else ():
         if "spread" not in entry and len({base_of[arm] for arm in (*entry["compare"], *entry["to"])}) > 1:
@@ -341,10 +322,8 @@ def _tasks(spec: StudySpec, base: Mapping[str, Any], measure: Measure, arms: tup
         margin = rung.measure.equivalence if rung.changes else measure.equivalence
         asked = {"primary": rung.measure.primary or measure.primary, "equivalence": margin}
         asked |= {"direction": rung.measure.direction} if rung.measure.direction else {}
-        try:
+        with locate_errors("tasks", rung.name):
             judged = load_config(Measure, asked).directed(arm.config.metric_spec(asked["primary"]))
-        except UserError as error:
-            raise UserError(error.problem, path=("tasks", rung.name, *error.path), remedy=error.remedy) from None
         more = {"primary": judged.primary, "direction": judged.direction, "equivalence": margin}
         tasks[rung.name] = rung.measure.model_copy(update=more)
     return tasks

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from taetpu.core.config import Config
 from taetpu.core.config_parsing import normalize_value
 from taetpu.core.errors import KeyPath, UserError
+from taetpu.core.short_paths import value_at
 from taetpu.spec.document import format_brief, format_value
 from taetpu.spec.goal import GoalConfig
 from taetpu.spec.measure import Measure
@@ -135,12 +136,7 @@ class StudyFile(Config):
 
     def baseline_text(self, base: Mapping[str, Any], path: str) -> str:
         """Return the baseline's value of a setting as text, a component as its kind; empty if it has no such value."""
-        value: Any = base
-        for part in path.split("."):
-            if not isinstance(value, Mapping) or part not in value:
-                return ""
-            value = value[part]
-        return format_brief(value)
+        return format_brief(value_at(base, path, ""))
 
     def paths_of_lists(self, base: Mapping[str, Any], overrides: Mapping[str, Any]) -> list[str]:
         """Return the paths of overrides whose value is a list of values to try.

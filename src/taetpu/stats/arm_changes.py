@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from taetpu.core import short_paths
 from taetpu.store.flat_config import COLUMNS, SETTINGS
 from taetpu.store.frozen_study import FrozenStudy
 
@@ -40,12 +41,7 @@ def value_at(base: Mapping[str, Any], path: str) -> Any:
 
     A mapping of columns has dotted paths as keys.
     """
-    if path in base:
-        return base[path]
-    value: Any = base
-    for part in path.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
+    return base[path] if path in base else short_paths.value_at(base, path)
 
 
 def format_changes(

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from taetpu.core.config_parsing import load_config
-from taetpu.core.errors import ErrorList, UserError, change_errors, errors_at, locate_errors, suggest
+from taetpu.core.errors import UserError, change_errors, errors_at, locate_errors, suggest
 from taetpu.core.metric_spec import MetricSpec
 from taetpu.programs.metric_sources import STEP, STREAMS, check_names, parse_sources
-from taetpu.spec.arms import candidates
+from taetpu.spec.arms import build_arms
 from taetpu.spec.contrasts import plan_contrasts
 from taetpu.spec.document import Document, format_value, read_document
 from taetpu.spec.goal import Measured, plan_goal
@@ -27,7 +27,7 @@ from taetpu.spec.study_file import BASELINE
 from taetpu.spec.trackers import read_trackers
 from taetpu.spec.tuning import tuning
 from taetpu.spec.unresolved_arms import Candidate, Stage, bounded
-from taetpu.store.frozen_study import PlannedContrast, PlannedGoal, Role
+from taetpu.store.frozen_study import PlannedGoal, Role
 
 PROGRAM = "program"
 SHORT = 60
@@ -78,12 +78,12 @@ def load_program_study(
             if spec.program.config is not None:
                 read_template(spec.program.config, cwd)
         _check_metric(spec, sources)
-        arms = _arms(spec, base, document)
+        first = ProgramArm(BASELINE, {}, base, place=("base",))
+        arms = build_arms(spec, base, first, document, lambda made, others: make_arm(made, base, others))
         if spec.program.config is not None:
             for arm in arms:
                 check_nulls(spec.program.config, arm.overrides or base, arm.place)
         _check_words(spec.program, command, arms)
-        contrasts = _contrasts(spec, arms, base)
         return ProgramStudy(
             name=spec.study,
             file=document.file,
@@ -100,7 +100,7 @@ def load_program_study(
             design=described(spec, base),
             tune=tuning(spec, base),
             trackers=read_trackers(spec.trackers),
-            contrasts=contrasts,
+            contrasts=plan_contrasts(spec.measure.contrasts, arms, [], base),
             goal=_goal(spec, arms),
             across=nuisances(spec, base),
         )
@@ -212,19 +212,6 @@ def _check_metric(spec: ProgramFile, sources: Any) -> None:
 # --- arms -------------------------------------------------------------------------------------------------------------
 
 
-def _arms(spec: ProgramFile, base: Settings, document: Document) -> tuple[ProgramArm, ...]:
-    """Return all arms, the baseline first. Raise the errors in all arms together."""
-    mistakes = ErrorList()
-    arms = {BASELINE: ProgramArm(BASELINE, {}, base, place=("base",))}
-    for candidate in candidates(spec, base, mistakes):
-        with mistakes.collect():
-            arm = make_arm(candidate, base, arms)
-            if arm is not None:
-                arms[arm.name] = arm
-    ErrorList(map(document.locate, mistakes)).raise_all()
-    return tuple(arms.values())
-
-
 def _check_words(program: ProgramConfig, command: Command, arms: Sequence[ProgramArm]) -> None:
     """Raise `UserError` if the program gets the same from two arms with different settings, such as 4 and "4"."""
     places = {name: f"{{{name}}}" for name in PLACES}
@@ -262,14 +249,8 @@ def make_arm(candidate: Candidate, base: Settings, arms: Mapping[str, ProgramArm
         problem = f"{part}arm {candidate.name!r} changes nothing: {idle[0]} is already {format_value(base[idle[0]])}"
         place = next((at for path, at in candidate.origins.items() if f"{idle[0]}.".startswith(f"{path}.")), first)
         raise UserError(problem, path=place, remedy="Remove this override, or change the baseline.")
-    twin = next(
-        (
-            a
-            for a in arms.values()
-            if same(a.settings, settings) and a.role.get("against") == candidate.role.get("against")
-        ),
-        None,
-    )
+    equal = (arm for arm in arms.values() if same(arm.settings, settings))
+    twin = next((arm for arm in equal if arm.role.get("against") == candidate.role.get("against")), None)
     if twin is not None and twin.name != candidate.name:
         problem = f"arm {candidate.name!r} has the same settings as arm {twin.name!r}"
         raise UserError(problem, path=first, remedy="Remove one of the arms.")
@@ -300,12 +281,6 @@ def derive_arm(
 
 
 # --- analysis ---------------------------------------------------------------------------------------------------------
-
-
-def _contrasts(spec: ProgramFile, arms: tuple[ProgramArm, ...], base: Settings) -> dict[str, PlannedContrast]:
-    changed = {arm.name: {p: value for p, value in arm.overrides.items() if p not in arm.idle} for arm in arms}
-    with locate_errors("measure", "contrasts"):
-        return plan_contrasts(spec.measure.contrasts, changed, [], base)
 
 
 def _goal(spec: ProgramFile, arms: tuple[ProgramArm, ...]) -> PlannedGoal | None:
