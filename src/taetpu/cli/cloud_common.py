@@ -58,9 +58,8 @@ def build_spec(settings: "Settings", name: str, options: MachineOptions) -> "Spe
     from taetpu.core.chips import parse_slice
 
     if options.kind is None:
-        raise UserError(
-            "missing --type", remedy="Add --type with a slice, such as v6e-8; `taetpu chips` lists all slices."
-        )
+        remedy = "Add --type with a slice, such as v6e-8; `taetpu chips` lists all slices."
+        raise UserError("missing --type", remedy=remedy)
     if options.spot and options.reservation:
         raise UserError("--spot and --reservation cannot be used together", remedy="Use only one of these options.")
     hours = settings.max_hours if options.max_hours is None else options.max_hours

@@ -95,9 +95,8 @@ def bucket_status(name: Bucket = None, as_json: AsJson = False) -> None:
     name = name or settings.bucket
     description = bucket.describe(name)
     if description is None:
-        raise CloudError(
-            f"gs://{name} is not in {settings.project}", remedy="Create the bucket with `taetpu bucket create`."
-        )
+        remedy = "Create the bucket with `taetpu bucket create`."
+        raise CloudError(f"gs://{name} is not in {settings.project}", remedy=remedy)
     size = bucket.usage(name)
     cells = {"bucket": name, "region": description.get("location", "").lower(), "bytes": size}
     cells["usd_per_month"] = round(size / 1e9 * bucket.STANDARD_RATE, 2)

@@ -195,10 +195,8 @@ def clean(
     known = [*prepared, *downloads]
     for name in names or ():
         if name not in known:
-            problem = f"the cache has no corpus {name!r}"
-            raise UserError(
-                problem, remedy=f"Use one of: {', '.join(known)}." if known else "The cache has no corpora."
-            )
+            remedy = f"Use one of: {', '.join(known)}." if known else "The cache has no corpora."
+            raise UserError(f"the cache has no corpus {name!r}", remedy=remedy)
     chosen = names or prepared
     if chosen and confirm(f"delete {', '.join(chosen)}", f"Delete {_corpora(len(chosen))}?", yes=yes):
         for name in chosen:

@@ -123,9 +123,8 @@ def status(
     monitor = StudyMonitor(place if match is None else match.place, match)
     studies = monitor.update()
     if watch and as_json:
-        raise UserError(
-            "--watch and --json cannot be used together", path=("--json",), remedy="Use only one of these options."
-        )
+        problem = "--watch and --json cannot be used together"
+        raise UserError(problem, path=("--json",), remedy="Use only one of these options.")
     if watch and studies:
         watch_studies(monitor)
         return

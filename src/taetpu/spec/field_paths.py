@@ -51,9 +51,8 @@ def find_fields(path: str) -> list[Place]:
     root = StudySpec if first in StudySpec.model_fields and path == path.removeprefix("base.") else RunConfig
     matches = [Place(root, first)]
     if first not in root.model_fields:
-        raise UserError(
-            f"no field of a study file is called {first!r}", path=(path,), remedy=suggest(first, known_paths())
-        )
+        problem = f"no field of a study file is called {first!r}"
+        raise UserError(problem, path=(path,), remedy=suggest(first, known_paths()))
     done = first
     while rest:
         places, rest = _below(matches, rest)

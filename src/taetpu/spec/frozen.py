@@ -133,28 +133,17 @@ def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
     for arm in study.arms:
         before = stored["arms"].get(arm.name)
         if before is not None and not _same_arm(before, arm, study):
-            now = format_value(arm.overrides)
-            raise _frozen_error(
-                study,
-                f"arm {arm.name!r} was {format_value(before)} when it was first run, and is {now} now",
-                f"arms.{arm.name}",
-                "Give the changed arm another name.",
-            )
+            was, now = format_value(before), format_value(arm.overrides)
+            problem = f"arm {arm.name!r} was {was} when it was first run, and is {now} now"
+            raise _frozen_error(study, problem, f"arms.{arm.name}", "Give the changed arm another name.")
     starts = _merged_starts(stored.get("starts", {}), new.get("starts", {}), study)
     items = _merged_items(stored.get("items", {}), new.get("items", {}), study)
     files, before = new.get("files", {}), stored.get("files", {})
     if sorted(files.values()) == sorted(before.values()):
         files = before  # perhaps moved
-    extended = extend_arms(stored, new)
-    if files:
-        extended["files"] = files
-    if resets := {**stored.get("resets", {}), **new.get("resets", {})}:
-        extended["resets"] = resets
-    if tables := {**stored.get("post_hoc", {}), **new.get("post_hoc", {})}:
-        extended["post_hoc"] = tables
-    if items:
-        extended["items"] = items
-    return {**stored, **extended, "evaluation": sample, **({"starts": starts} if starts else {})}
+    merged = {part: {**stored.get(part, {}), **new.get(part, {})} for part in ("resets", "post_hoc")}
+    optional = {"files": files, **merged, "items": items, "evaluation": sample, "starts": starts}
+    return {**stored, **extend_arms(stored, new), **{name: part for name, part in optional.items() if part}}
 
 
 def _merged_starts(
@@ -208,9 +197,8 @@ def _with_defaults(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 def _frozen_error(study: Study, problem: str, path: str, remedy: str = "Restore the stored value.") -> UserError:
     first, *rest = (int(part) if part.lstrip("-").isdecimal() else part for part in path.split("."))
-    error = UserError(
-        problem, path=tuple(rest), remedy=f"{remedy} To start a new study, use another study name or --root."
-    )
+    remedy = f"{remedy} To start a new study, use another study name or --root."
+    error = UserError(problem, path=tuple(rest), remedy=remedy)
     return study.arms[0].explain(error) if first == "base" else study.document.locate(error.within(first))
 
 

@@ -9,7 +9,7 @@ from taetpu.core.config import Config
 from taetpu.core.errors import UserError
 from taetpu.core.metric_spec import Direction, MetricSpec
 from taetpu.spec.contrasts import ContrastConfig
-from taetpu.spec.post_hoc import PostHocConfig, refuse_duplicates
+from taetpu.spec.post_hoc import PostHocConfig
 from taetpu.store.metrics import SAMPLED, metric_on_split
 
 if TYPE_CHECKING:
@@ -49,7 +49,10 @@ class Measure(Config):
     @field_validator("post_hoc")
     @classmethod
     def _different_tables(cls, value: tuple[PostHocConfig, ...]) -> tuple[PostHocConfig, ...]:
-        refuse_duplicates(value)
+        for number, table in enumerate(value):
+            if (first := value.index(table)) < number:
+                problem = f"table {number} is the same as table {first}: {table.knockout} ({table.how})"
+                raise UserError(problem, path=("post_hoc", number), remedy="Remove one of the two.")
         return value
 
     @model_validator(mode="after")

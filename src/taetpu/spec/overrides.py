@@ -138,13 +138,9 @@ def _change_kind(old: type[Component], data: dict[str, Any], kind: Any, path: st
     set_before = {name: value for name, value in data.items() if name != "kind"}
     kept = {name: value for name, value in set_before.items() if name in known[kind].model_fields}
     if lost := sorted(set(set_before) - set(kept)):
-        whole = ", ".join(f"{name}: {format_value(value)}" for name, value in {"kind": kind, **kept}.items())
-        slot = path.removesuffix(".kind")
-        raise UserError(
-            f"{old.slot} {kind!r} has no {', '.join(lost)}, which the baseline sets for {old.kind!r}",
-            path=(path,),
-            remedy=f"Write the whole slot: {slot}: {{{whole}}}",
-        )
+        problem = f"{old.slot} {kind!r} has no {', '.join(lost)}, which the baseline sets for {old.kind!r}"
+        slot = f"{path.removesuffix('.kind')}: {format_value({'kind': kind, **kept})}"
+        raise UserError(problem, path=(path,), remedy=f"Write the whole slot: {slot}")
     data.clear()
     data.update(kind=kind, **kept)
 

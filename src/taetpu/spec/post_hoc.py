@@ -3,7 +3,6 @@
 The study computes the tables after training (`study.post_hoc`), and `stats.post_hoc` compares arms by them.
 """
 
-from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import Field, field_validator, model_validator
@@ -66,11 +65,3 @@ class PostHocConfig(Config):
         parts = [f"{name}={value}" for name, value in to_data(self).items()
                  if name not in ("knockout", "how") and value != usual[name]]  # fmt: skip
         return "-".join([self.knockout, self.how, *parts])
-
-
-def refuse_duplicates(tables: Sequence[PostHocConfig]) -> None:
-    """Raise `UserError` if a table is listed twice. The path of the error is relative to `measure`."""
-    for number, table in enumerate(tables):
-        if (first := tables.index(table)) < number:
-            problem = f"table {number} is the same as table {first}: {table.knockout} ({table.how})"
-            raise UserError(problem, path=("post_hoc", number), remedy="Remove one of the two.")

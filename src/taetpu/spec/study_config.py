@@ -78,11 +78,9 @@ class ResolvedConfig(Config):
             mixer = layer.typed_mixer
             mask = mixer.effective_mask
             if mask is not None and mask.needs_segments and not self.task.batch.segments:
-                raise UserError(
-                    f"mask {mask.kind!r} reads segments, but the batches of task {self.task.kind!r} contain none",
-                    path=("model", "layers", i, "mixer", "mask"),
-                    remedy="Set task.segments: true for a text, or the mask's separator.",
-                )
+                problem = f"mask {mask.kind!r} reads segments, but the batches of task {self.task.kind!r} contain none"
+                remedy = "Set task.segments: true for a text, or the mask's separator."
+                raise UserError(problem, path=("model", "layers", i, "mixer", "mask"), remedy=remedy)
             self._check_prefix(i)
             if not (self.task.any_mask or mixer.fits_task(self.task.causal)):
                 raise self._mask_error(i)
@@ -164,15 +162,11 @@ class ResolvedConfig(Config):
         layers = ((("model", "layers", i, "position"), layer.position) for i, layer in enumerate(self.model.layers))
         for path, position in (("model", "position"), self.model.position), *layers:
             if longest > self.task.seq_len and not position.extrapolates:
-                known = ", ".join(
-                    sorted(k for k, cls in kinds("position").items() if getattr(cls, "extrapolates", False))
-                )
-                raise UserError(
-                    f"{position.kind!r} positions exist for the {self.task.seq_len} tokens of task.seq_len only, but "
-                    f"task.eval_lengths contains {longest}",
-                    path=path,
-                    remedy=f"Use one of: {known}; or remove lengths above {self.task.seq_len}.",
-                )
+                known = sorted(k for k, cls in kinds("position").items() if getattr(cls, "extrapolates", False))
+                problem = f"{position.kind!r} positions exist for the {self.task.seq_len} tokens of task.seq_len only, "
+                problem += f"but task.eval_lengths contains {longest}"
+                remedy = f"Use one of: {', '.join(known)}; or remove lengths above {self.task.seq_len}."
+                raise UserError(problem, path=path, remedy=remedy)
 
     @property
     def metric_specs(self) -> dict[str, MetricSpec]:
@@ -185,12 +179,8 @@ class ResolvedConfig(Config):
         }
         items = item_scores(train.eval_metrics).items()
         scores = {f"{name}/{part}": spec for name, score in items for part, spec in score.item_metrics.items()}
-        return {
-            **self.task.metric_specs,
-            **named,
-            **scores,
-            **{f"{name}/": m.spec for name, m in train.metrics.items()},
-        }
+        trained = {f"{name}/": metric.spec for name, metric in train.metrics.items()}
+        return {**self.task.metric_specs, **named, **scores, **trained}
 
     def metric_spec(self, metric: str) -> MetricSpec:
         """Return what a metric of `metrics` is."""

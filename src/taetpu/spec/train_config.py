@@ -110,11 +110,8 @@ class TrainConfig(Config):
             problem = f"steps={self.steps} and epochs={self.epochs}: exactly one of them must be set"
             raise UserError(problem, remedy="Set either steps or epochs.")
         if self.batch_size % self.accumulate:
-            raise UserError(
-                f"batch_size={self.batch_size} is not divisible by accumulate={self.accumulate}",
-                path=("accumulate",),
-                remedy="Use a divisor of batch_size.",
-            )
+            problem = f"batch_size={self.batch_size} is not divisible by accumulate={self.accumulate}"
+            raise UserError(problem, path=("accumulate",), remedy="Use a divisor of batch_size.")
         self.check_mesh()
         self.check_hooks()
         self.check_selection()
@@ -125,11 +122,8 @@ class TrainConfig(Config):
         self.check_scores()
         peak, floor = getattr(self.optimizer, "lr", None), getattr(self.schedule, "min_lr", None)
         if isinstance(peak, int | float) and isinstance(floor, int | float) and floor > peak:
-            raise UserError(
-                f"min_lr={floor} is above lr={peak}, so the learning rate would rise",
-                path=("schedule", "min_lr"),
-                remedy=f"Use at most {peak}.",
-            )
+            problem = f"min_lr={floor} is above lr={peak}, so the learning rate would rise"
+            raise UserError(problem, path=("schedule", "min_lr"), remedy=f"Use at most {peak}.")
         if self.steps:
             self.check_schedule(self.steps)
         return self
@@ -145,12 +139,10 @@ class TrainConfig(Config):
         """Raise `UserError` if a hook changes the updates of an optimizer that evaluates other parameters."""
         for name, hook in self.hooks.items() if hasattr(self.optimizer, "evaluated") else ():
             if overrides_method(hook, "updates"):
-                kind = self.optimizer.kind
-                raise UserError(
-                    f"hook {name!r} changes updates, which the parameters that {kind!r} evaluates would not contain",
-                    path=("hooks", name),
-                    remedy="Use another optimizer, or optimizer.groups (lr: 0 freezes parameters) instead of the hook.",
-                )
+                problem = f"hook {name!r} changes updates, which the parameters that {self.optimizer.kind!r} evaluates "
+                problem += "would not contain"
+                remedy = "Use another optimizer, or optimizer.groups (lr: 0 freezes parameters) instead of the hook."
+                raise UserError(problem, path=("hooks", name), remedy=remedy)
 
     def check_selection(self) -> None:
         """Raise `UserError` if runs that stop do not complete their schedule, or two means are evaluated."""
@@ -170,22 +162,17 @@ class TrainConfig(Config):
         """Raise `UserError` if a microbatch cannot be divided evenly among the mesh's `data` devices."""
         mesh, part = self.compute.mesh, self.batch_size // self.accumulate
         if mesh != "auto" and part % mesh.data:
-            raise UserError(
-                f"data={mesh.data} does not divide the {part} sequences of a microbatch "
-                f"(batch_size={self.batch_size}, accumulate={self.accumulate})",
-                path=("compute", "mesh", "data"),
-                remedy=f"Use a divisor of {part}, or another batch_size.",
-            )
+            problem = f"data={mesh.data} does not divide the {part} sequences of a microbatch "
+            problem += f"(batch_size={self.batch_size}, accumulate={self.accumulate})"
+            remedy = f"Use a divisor of {part}, or another batch_size."
+            raise UserError(problem, path=("compute", "mesh", "data"), remedy=remedy)
 
     def check_schedule(self, steps: int) -> None:
         """Raise `UserError` unless the learning rate's warm-up is shorter than training, and ends before its decay."""
         warmup = getattr(self.schedule, "warmup", None)
         if isinstance(warmup, int) and warmup >= steps:
-            raise UserError(
-                f"warmup={warmup} is not shorter than the {steps} steps of training",
-                path=("schedule", "warmup"),
-                remedy=f"Use at most {steps - 1}.",
-            )
+            problem = f"warmup={warmup} is not shorter than the {steps} steps of training"
+            raise UserError(problem, path=("schedule", "warmup"), remedy=f"Use at most {steps - 1}.")
         if isinstance(self.schedule, WSD):
             self.schedule.check_steps(steps)
         for slot, component in observers(self).items():
@@ -241,11 +228,8 @@ class TrainConfig(Config):
         if self.steps is not None:
             return self.steps
         if num_windows is None:
-            raise UserError(
-                f"epochs={self.epochs}, but this task draws an unlimited number of sequences",
-                path=("epochs",),
-                remedy="Set steps instead.",
-            )
+            problem = f"epochs={self.epochs}, but this task draws an unlimited number of sequences"
+            raise UserError(problem, path=("epochs",), remedy="Set steps instead.")
         asked = (self.epochs or 0) * num_windows / self.batch_size
         if asked > MAX_STEPS:
             problem = f"epochs={self.epochs:g} of {num_windows} windows would take {asked:.3g} steps"

@@ -51,9 +51,8 @@ def check_paths(overrides: Mapping[Any, Any], place: KeyPath) -> None:
     """Raise `UserError` if the path of an override is not text."""
     for path in overrides:
         if not isinstance(path, str):
-            raise UserError(
-                f"{path!r} is not a path", path=(*place, path), remedy="Use a path, e.g. model.mixer.num_heads."
-            )
+            remedy = "Use a path, e.g. model.mixer.num_heads."
+            raise UserError(f"{path!r} is not a path", path=(*place, path), remedy=remedy)
 
 
 def check_part(name: Any, overrides: Any, place: KeyPath, what: str, example: str) -> None:
@@ -112,9 +111,8 @@ def check_lists(lists: Mapping[str, Any], place: KeyPath, most: int = MAX_ARMS, 
     for path, values in lists.items():
         for i, value in enumerate(values):
             if any(value == earlier and type(value) is type(earlier) for earlier in values[:i]):
-                raise UserError(
-                    f"{format_value(value)} is listed twice", path=(*place, path, i), remedy="Remove the duplicate."
-                )
+                problem = f"{format_value(value)} is listed twice"
+                raise UserError(problem, path=(*place, path, i), remedy="Remove the duplicate.")
 
 
 def cells_of(lists: Mapping[str, list[Any]], place: KeyPath) -> Iterator[tuple[dict[str, Any], dict[str, KeyPath]]]:

@@ -262,11 +262,8 @@ def _judged(claim: Claim, results: Results, where: KeyPath) -> tuple[Mapping[str
         if (planned["compare"], planned["to"]) == ([claim.other], [claim.arm]):
             return planned, OPPOSITE.get(claim.verdict, claim.verdict)
     contrast = f"{{{claim.arm}-vs-{claim.other}: {{compare: {claim.arm}, to: {claim.other}}}}}"
-    raise UserError(
-        f"no planned contrast compares {claim.arm!r} with {claim.other!r}",
-        path=where,
-        remedy=f"Plan it before the first run of a study: measure: {{contrasts: {contrast}}}.",
-    )
+    remedy = f"Plan it before the first run of a study: measure: {{contrasts: {contrast}}}."
+    raise UserError(f"no planned contrast compares {claim.arm!r} with {claim.other!r}", path=where, remedy=remedy)
 
 
 def _effect_sizes(interval: list[float] | None) -> tuple[float, float]:

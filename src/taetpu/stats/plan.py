@@ -198,11 +198,7 @@ class Plan:
     def overall_p(self, p: float, seeds: int) -> float:
         """Return the overall p-value for the p-value `p` of the analysis at this number of seeds."""
         index = self.analysis_index(seeds)
-        return (
-            p
-            if index is None
-            else group_sequential.overall_p(p, [number / self.looks[-1] for number in self.looks], index)
-        )
+        return p if index is None else group_sequential.overall_p(p, self._shares, index)
 
     def overall_one_sided_p(self, p: float, seeds: int) -> float:
         """Return the overall p-value for a one-sided p-value, e.g. from an equivalence test."""
@@ -214,9 +210,13 @@ class Plan:
         If a single analysis had this error rate and divided it equally among `arms` arms, it would test each arm at the
         level of the strictest test at this planned analysis.
         """
-        index = self.analysis_index(seeds)
-        shares = [number / self.looks[-1] for number in self.looks]
-        return self.alpha if index is None else arms * group_sequential.nominal_level(self.alpha / arms, shares, index)
+        index, alpha = self.analysis_index(seeds), self.alpha
+        return alpha if index is None else arms * group_sequential.nominal_level(alpha / arms, self._shares, index)
+
+    @property
+    def _shares(self) -> list[float]:
+        """The seeds of each planned analysis as a share of those of the last one."""
+        return [number / self.looks[-1] for number in self.looks]
 
     def error_rate(self, seeds: int, judged_at: Sequence[int] | None = None) -> float:
         """Return the probability of a false verdict: `alpha`, or more after repeated verdicts beyond the plan.
@@ -268,12 +268,9 @@ def read_plan(study: FrozenStudy, where: str) -> Plan:
         plan = Plan(**values)
         if plan.sha256 == sha256:
             return plan
-    raise UserError(
-        "the analysis plan differs from the plan that was frozen before the first run",
-        path=("plan",),
-        file=where,
-        remedy="Restore study.yaml, or run the study again under another name.",
-    )
+    problem = "the analysis plan differs from the plan that was frozen before the first run"
+    remedy = "Restore study.yaml, or run the study again under another name."
+    raise UserError(problem, path=("plan",), file=where, remedy=remedy)
 
 
 def _text(plan: Mapping[str, Any]) -> str:

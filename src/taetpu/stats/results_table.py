@@ -155,9 +155,8 @@ def read_table(folder: StudyFolder, study: FrozenStudy, metric: str | Mapping[st
         if (run.arm, run.seed) in done:
             other = done[run.arm, run.seed][0]
             problem = f"two finished runs are of arm {run.arm!r} and seed {run.seed}: {other.id} and {run.id}"
-            raise UserError(
-                problem, file=run.where, remedy="Move the run that is not part of the study out of the study's folder."
-            )
+            remedy = "Move the run that is not part of the study out of the study's folder."
+            raise UserError(problem, file=run.where, remedy=remedy)
         done[run.arm, run.seed] = run, read_result(run) or {}
     searched = folder.read_search()
     asked = {(arm, seed) for step in searched for arm in step["arms"] for seed in step["seeds"]}
@@ -222,10 +221,8 @@ def check_same_evaluation_set(table: Table, groups: Iterable[Collection[str]], m
             if digest is not None and cell.run is not None:
                 items = items or (cell.run.where, digest)
                 if digest != items[1]:
-                    problem = (
-                        f"the items of {split!r} of this run have the SHA-256 {digest[:8]}, but {items[0]} scored "
-                    )
-                    problem += f"those with {items[1][:8]}"
+                    problem = f"the items of {split!r} of this run have the SHA-256 {digest[:8]}, but {items[0]} "
+                    problem += f"scored those with {items[1][:8]}"
                     remedy = "Delete the folder of the run that scored the wrong items and run the study again."
                     raise UserError(problem, file=cell.run.where, remedy=remedy)
             weight = cell.evaluation.get(f"{split}/weight")

@@ -109,8 +109,5 @@ def _refuse_other_data(study: Study, done: Sequence[RunFolder], files: str) -> N
             data = "on data that differs from its task's current data" + (f": {files}" if files else "")
             what = "with another version of its plug-in" if edited else data
             earlier = f"plug-in (a copy is in {study.name}/plugins)" if edited else "data"
-            raise UserError(
-                f"arm {run.arm!r} was trained {what}",
-                file=run.where,
-                remedy=f"Give the arm another name, or restore the earlier {earlier}. The stored run was not changed.",
-            )
+            remedy = f"Give the arm another name, or restore the earlier {earlier}. The stored run was not changed."
+            raise UserError(f"arm {run.arm!r} was trained {what}", file=run.where, remedy=remedy)

@@ -53,9 +53,8 @@ def resolution(
     """
     for name, value in (("noise", noise), ("effect", effect)):
         if value is not None and not 0 < value < inf:
-            raise UserError(
-                f"`{name}` must be finite and above 0, got {value:g}", path=(name,), remedy="Use e.g. 0.01."
-            )
+            problem = f"`{name}` must be finite and above 0, got {value:g}"
+            raise UserError(problem, path=(name,), remedy="Use e.g. 0.01.")
     seeds = len(plan.seeds)
     for name, value in (("noise", noise), ("effect", effect)) if plan.solved is not None else ():
         if value is not None:

@@ -6,7 +6,7 @@ Every text is quoted and every number is unambiguous, so that YAML 1.1 and 1.2 a
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -57,10 +57,8 @@ def read_template(config: ConfigFileConfig, cwd: Path) -> dict[str, Any]:
         text = file.read_text(encoding="utf-8")
         content = json.loads(text) if kind == "json" else tomllib.loads(text)
     except (OSError, ValueError) as error:
-        remedy = f"Write valid {kind.upper()}."
-        raise UserError(
-            f"cannot read the template: {error}", path=("config", "template"), file=file, remedy=remedy
-        ) from None
+        problem, remedy = f"cannot read the template: {error}", f"Write valid {kind.upper()}."
+        raise UserError(problem, path=("config", "template"), file=file, remedy=remedy) from None
     if not isinstance(content, dict):
         problem = f"the template is a {type(content).__name__}, not a mapping"
         raise UserError(problem, path=("config", "template"), file=file, remedy=TEMPLATE.start)
@@ -90,25 +88,27 @@ def encode(content: Mapping[str, Any], kind: str) -> bytes:
 def _yaml_lines(content: Mapping[str, Any], indent: str) -> Iterator[str]:
     for key, value in content.items():
         plain = BARE_KEY.fullmatch(str(key)) and not YAML_WORDS.fullmatch(str(key))
-        name = key if plain else _quote(str(key))
+        name = key if plain else _quote(key)
         if isinstance(value, Mapping) and value:
             yield f"{indent}{name}:"
             yield from _yaml_lines(value, f"{indent}  ")
         else:
-            yield f"{indent}{name}: {_yaml_value(value)}"
+            yield f"{indent}{name}: {_on_one_line(value, _quote, ': ')}"
 
 
-def _yaml_value(value: Any) -> str:
+def _on_one_line(value: Any, key: Callable[[Any], str], sign: str) -> str:
+    """Return a value in YAML or TOML, where `key` writes keys and `sign` is between a key and its value."""
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_yaml_value, value))}]"
+        return f"[{', '.join(_on_one_line(item, key, sign) for item in value)}]"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_quote(str(key))}: {_yaml_value(item)}" for key, item in value.items()) + "}"
+        items = (f"{key(name)}{sign}{_on_one_line(item, key, sign)}" for name, item in value.items())
+        return "{" + ", ".join(items) + "}"
     return _scalar(value)
 
 
-def _quote(text: str) -> str:
+def _quote(value: Any) -> str:
     """Return text in double quotes, for YAML and TOML. Characters that are not printable are escaped."""
-    quoted = json.dumps(text, ensure_ascii=False)
+    quoted = json.dumps(str(value), ensure_ascii=False)
     return "".join(
         sign if sign.isprintable() else f"\\u{ord(sign):04x}" if ord(sign) < 2**16 else f"\\U{ord(sign):08x}"
         for sign in quoted
@@ -132,19 +132,11 @@ def _toml_lines(content: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[
     tables = {key: value for key, value in content.items() if isinstance(value, Mapping) and value}
     for key, value in content.items():
         if key not in tables and value is not None:
-            yield f"{_toml_key(key)} = {_toml_value(value)}"
+            yield f"{_toml_key(key)} = {_on_one_line(value, _toml_key, ' = ')}"
     for key, value in tables.items():
         yield f"[{'.'.join(map(_toml_key, (*above, key)))}]"
         yield from _toml_lines(value, (*above, key))
 
 
 def _toml_key(key: Any) -> str:
-    return str(key) if BARE_KEY.fullmatch(str(key)) else _quote(str(key))
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml_value, value))}]"
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_toml_key(key)} = {_toml_value(item)}" for key, item in value.items()) + "}"
-    return _scalar(value)
+    return str(key) if BARE_KEY.fullmatch(str(key)) else _quote(key)

@@ -35,10 +35,8 @@ def _flatten(data: Mapping[Any, Any], prefix: str, place: KeyPath, flat: Setting
     for key, value in data.items():
         path = f"{prefix}{key}"
         if not isinstance(key, str | int) or not all(str(key).split(".")):
-            problem = f"{key!r} is not the name of a setting"
-            raise UserError(
-                problem, path=(*place, str(key)), remedy="Write the name in quotes, with parts that are not empty."
-            )
+            remedy = "Write the name in quotes, with parts that are not empty."
+            raise UserError(f"{key!r} is not the name of a setting", path=(*place, str(key)), remedy=remedy)
         if isinstance(value, Mapping) and value:
             _flatten(value, f"{path}.", (*place, key), flat)
         elif path in flat:
@@ -93,10 +91,8 @@ def check_setting(base: Mapping[str, Any], path: str, place: KeyPath) -> None:
         return
     below = [name for name in base if name.startswith(f"{path}.")]
     if below:
-        problem, remedy = (
-            f"{path} has settings below it, such as {below[0]}",
-            f"Write {path}: {{...}} with these names.",
-        )
+        problem = f"{path} has settings below it, such as {below[0]}"
+        remedy = f"Write {path}: {{...}} with these names."
     else:
         problem = f"{path!r} matches nothing: base has no such setting"
         near = suggest(path, base) if base else ""
