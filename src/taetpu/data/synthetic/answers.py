@@ -8,7 +8,6 @@ question x consists of n uniformly drawn symbols:
 """
 
 from abc import abstractmethod
-from pathlib import Path
 from typing import Any, Literal
 
 import jax.numpy as jnp
@@ -20,14 +19,14 @@ from taetpu.core.config import Size
 from taetpu.core.errors import UserError
 from taetpu.data.base import Batch
 from taetpu.data.synthetic import attention_free_bound
-from taetpu.data.synthetic.generated import GeneratedSource, GeneratedTask, Words, uniform_below
+from taetpu.data.synthetic.generated import BuiltinTask, Words, uniform_below
 
 SPECIALS = ("<bos>", "<sep>", "<eos>", "<pad>")
 MAX_SYMBOLS = 2**16
 DECOY_CELLS = 2**26  # maximum size of a joint distribution (positions x tokens x targets): 0.5 GB
 
 
-class LengthTask(GeneratedTask):
+class LengthTask(BuiltinTask):
     """Base of the tasks whose questions have a length, drawn from `min_length` to `max_length`."""
 
     min_length: Size = 1
@@ -58,17 +57,16 @@ class LengthTask(GeneratedTask):
     @property
     def details(self) -> dict[str, Any]:
         """Facts about the sizes of the task."""
-        return {"lengths": [self.min_length, self.longest]}
+        return {"lengths": [self.min_length, self.longest], **super().details}
 
-    def prepare(self, folder: Path) -> GeneratedSource:
-        """See `Task.prepare`."""
+    def check_sizes(self) -> None:
+        """See `BuiltinTask.check_sizes`."""
         if not self.min_length <= self.longest <= self.room:
             raise UserError(
                 f"lengths from {self.min_length} to {self.longest} do not fit: {self._size} has room for {self.room}",
                 path=("max_length" if self.max_length else "min_length",),
                 remedy=f"Choose min_length <= max_length <= {self.room}, or raise seq_len.",
             )
-        return super().prepare(folder)
 
     @property
     def _size(self) -> str:

@@ -2,7 +2,6 @@
 
 import math
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -32,11 +31,6 @@ class LongAddition(LengthTask):
 
     lowest_first: bool = False
     """Whether all numbers start with their lowest digit, so that carries are known when they are needed."""
-
-    @property
-    def causal(self) -> bool:
-        """Whether a position may attend only to earlier positions."""
-        return True
 
     @property
     def room(self) -> int:
@@ -91,13 +85,10 @@ class NumberSort(LengthTask):
     to 6 numbers of 2 digits, and one layer did not (docs/tasks.md).
     """
 
+    sizes = ("digits",)
+
     digits: int = Field(default=3, ge=1, le=9)
     """Number of digits of each number."""
-
-    @property
-    def causal(self) -> bool:
-        """Whether a position may attend only to earlier positions."""
-        return True
 
     @property
     def room(self) -> int:
@@ -108,11 +99,6 @@ class NumberSort(LengthTask):
     def symbol_names(self) -> list[str]:
         """The digits and the comma."""
         return [*DIGITS, ","]
-
-    @property
-    def details(self) -> dict[str, Any]:
-        """Facts about the sizes of the task."""
-        return {**super().details, "digits": self.digits}
 
     @property
     def num_words(self) -> int:

@@ -10,12 +10,11 @@ import numpy as np
 from jaxtyping import Array, Int
 from pydantic import Field
 
-from taetpu.core.errors import UserError
 from taetpu.core.model_interface import Interface
 from taetpu.core.registry import register
 from taetpu.data.base import Batch
 from taetpu.data.synthetic.answers import LengthTask
-from taetpu.data.synthetic.generated import GeneratedSource, GeneratedTask, Words, happens, score_parts, uniform_below
+from taetpu.data.synthetic.generated import BuiltinTask, Words, happens, score_parts, uniform_below
 
 OPEN = "([{<abcdefghijklmnopqrstuvwxyz"
 CLOSED = ")]}>ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -30,11 +29,6 @@ class Parity(LengthTask):
     Source: Bhattamishra et al. 2020, "On the Ability and Limitations of Transformers to Recognize Formal Languages",
     arXiv 2009.11264.
     """
-
-    @property
-    def causal(self) -> bool:
-        """Whether a position may attend only to earlier positions."""
-        return True
 
     @property
     def room(self) -> int:
@@ -63,19 +57,16 @@ class Parity(LengthTask):
         return math.log(2), 0.5
 
 
-class BracketTask(GeneratedTask):
+class BracketTask(BuiltinTask):
     """Base of the tasks of brackets: after every prefix, the set of all tokens that may follow is predicted.
 
     The sets are numbered, and their numbers are the classes that the model predicts.
     """
 
+    sizes = ("brackets",)
+
     brackets: int = Field(default=2, ge=1, le=len(OPEN))
     """Number of kinds of brackets."""
-
-    @property
-    def causal(self) -> bool:
-        """Whether a position may attend only to earlier positions."""
-        return True
 
     @property
     def names(self) -> list[str]:
@@ -96,11 +87,6 @@ class BracketTask(GeneratedTask):
     def interface(self) -> Interface:
         """See `Source.interface`."""
         return Interface(len(self.names), outputs=self.num_sets)
-
-    @property
-    def details(self) -> dict[str, Any]:
-        """Facts about the sizes of the task."""
-        return {"brackets": self.brackets}
 
     @abstractmethod
     def start(self) -> Any:
@@ -140,6 +126,8 @@ class Dyck(BracketTask):
     arXiv 2009.11264.
     """
 
+    sizes = ("brackets", "max_depth")
+
     max_depth: int = Field(default=8, ge=1)
     """Largest number of brackets that are open."""
 
@@ -147,11 +135,6 @@ class Dyck(BracketTask):
     def num_sets(self) -> int:
         """See `BracketTask.num_sets`. Each kind is last or not, with the largest depth or a smaller one."""
         return 1 + 2 * self.brackets
-
-    @property
-    def details(self) -> dict[str, Any]:
-        """Facts about the sizes of the task."""
-        return {**super().details, "max_depth": self.max_depth}
 
     def start(self) -> tuple[Array, Array]:
         """Return an empty stack: the kinds of the open brackets, and their number."""
@@ -206,7 +189,7 @@ class ShuffleDyck(BracketTask):
 
 
 @register("task", "flip-flop")
-class FlipFlop(GeneratedTask):
+class FlipFlop(BuiltinTask):
     """Pairs of an instruction (`w`, `r` or `i`) and a bit: the bit after `r` is that after the last `w`.
 
     The first instruction is `w` and the last `r`. Bits after `w` and `i` are drawn. Only bits after `r` are scored.
@@ -219,11 +202,6 @@ class FlipFlop(GeneratedTask):
 
     ignored: float = Field(default=0.8, ge=0, lt=1)
     """Share of `i` among the other instructions; `w` and `r` are equally frequent."""
-
-    @property
-    def causal(self) -> bool:
-        """Whether a position may attend only to earlier positions."""
-        return True
 
     @property
     def names(self) -> list[str]:
@@ -240,12 +218,9 @@ class FlipFlop(GeneratedTask):
         """Facts about the sizes of the task."""
         return {"ignored": self.ignored, "chance_loss": math.log(2), "chance_accuracy": 0.5}
 
-    def prepare(self, folder: Any) -> GeneratedSource:
-        """See `Task.prepare`."""
-        if self.seq_len % 2 or self.seq_len < 4:
-            problem = f"pairs of an instruction and a bit do not fill {self.seq_len} tokens"
-            raise UserError(problem, path=("seq_len",), remedy="Use an even number from 4.")
-        return super().prepare(folder)
+    def check_sizes(self) -> None:
+        """See `BuiltinTask.check_sizes`."""
+        self.check_pairs("pairs of an instruction and a bit", 4)
 
     def draw(self, words: Words) -> Batch:
         """See `GeneratedTask.draw`."""

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -133,6 +133,37 @@ class GeneratedTask(Task):
 
     def check_longer(self, longer: Any) -> None:
         """Raise `UserError` if the task with a larger `seq_len` differs only in padding."""
+
+
+class BuiltinTask(GeneratedTask):
+    """Base of the built-in tasks that generate sequences. A position may attend only to earlier positions."""
+
+    sizes: ClassVar[tuple[str, ...]] = ()  # the fields that are shown in `details`
+
+    @property
+    def causal(self) -> bool:
+        """Whether a position may attend only to earlier positions."""
+        return True
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """Facts about the sizes of the task."""
+        return {name: getattr(self, name) for name in self.sizes}
+
+    def check_sizes(self) -> None:
+        """Raise `UserError` if the fields do not fit together."""
+
+    def check_pairs(self, pairs: str, least: int = 2) -> None:
+        """Raise `UserError` if `seq_len` is odd or below the least length."""
+        if self.seq_len % 2 or self.seq_len < least:
+            problem = f"{pairs} do not fill {self.seq_len} {'inputs' if self.interface.features else 'tokens'}"
+            remedy = f"Use an even number{f' from {least}' if least > 2 else ''}."
+            raise UserError(problem, path=("seq_len",), remedy=remedy)
+
+    def prepare(self, folder: Path) -> "GeneratedSource":
+        """See `Task.prepare`."""
+        self.check_sizes()
+        return super().prepare(folder)
 
 
 class GeneratedSource(Source):

@@ -1,7 +1,5 @@
 """Task `induction`: repeat a random sequence of different symbols."""
 
-from pathlib import Path
-
 import jax.numpy as jnp
 import numpy as np
 from pydantic import Field
@@ -11,7 +9,7 @@ from taetpu.core.registry import register
 from taetpu.data.base import Batch
 from taetpu.data.synthetic import attention_free_bound
 from taetpu.data.synthetic.answers import SyntheticTask
-from taetpu.data.synthetic.generated import GeneratedSource, Words
+from taetpu.data.synthetic.generated import Words
 
 
 @register("task", "induction")
@@ -32,24 +30,19 @@ class Induction(SyntheticTask):
     """Shortest pass, in symbols."""
 
     @property
-    def causal(self) -> bool:
-        """Whether a position may attend only to earlier positions."""
-        return True
-
-    @property
     def room(self) -> int:
         """The maximum length that fits into `seq_len`."""
         return min(self.seq_len // 2, self.symbols)
 
-    def prepare(self, folder: Path) -> GeneratedSource:
-        """See `Task.prepare`."""
+    def check_sizes(self) -> None:
+        """See `BuiltinTask.check_sizes`."""
         if self.min_length == self.longest:
             raise UserError(
                 f"every induction sequence would have length {self.longest}, so a fixed offset would solve the task",
                 path=("min_length",),
                 remedy="Choose min_length below max_length, symbols and seq_len / 2.",
             )
-        return super().prepare(folder)
+        super().check_sizes()
 
     @property
     def num_words(self) -> int:

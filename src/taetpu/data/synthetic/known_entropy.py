@@ -14,23 +14,18 @@ from taetpu.core.config import Size
 from taetpu.core.errors import UserError
 from taetpu.core.registry import register
 from taetpu.data.base import Batch
-from taetpu.data.synthetic.generated import GeneratedSource, GeneratedTask, Words, uniform_below
+from taetpu.data.synthetic.generated import BuiltinTask, Words, uniform_below
 
 MOST_STATES = 4096
 
 
-class TextTask(GeneratedTask):
+class TextTask(BuiltinTask):
     """Base of the tasks that generate texts, in which every token is scored."""
 
     has_answers = False
 
     table_seed: int = Field(default=0, ge=0)
     """Seed of the probabilities or rules, which are the same for all runs of a study."""
-
-    @property
-    def causal(self) -> bool:
-        """Whether a position may attend only to earlier positions."""
-        return True
 
 
 @register("task", "markov")
@@ -68,15 +63,14 @@ class Markov(TextTask):
         best = {"bayes_loss": float(stationary @ entropy), "bayes_accuracy": float(stationary @ table.max(-1))}
         return {"symbols": self.symbols, "order": self.order, **best}
 
-    def prepare(self, folder: Any) -> GeneratedSource:
-        """See `Task.prepare`."""
+    def check_sizes(self) -> None:
+        """See `BuiltinTask.check_sizes`."""
         if self.symbols**self.order > MOST_STATES:
             problem = f"a chain of order {self.order} of {self.symbols} symbols has {self.symbols**self.order:,} states"
             raise UserError(problem, path=("order",), remedy=f"Lower order or symbols: at most {MOST_STATES:,} states.")
         if self.seq_len < self.order:
             problem = f"seq_len {self.seq_len} is shorter than the order {self.order}"
             raise UserError(problem, path=("seq_len",), remedy=f"Use at least {self.order}.")
-        return super().prepare(folder)
 
     def draw(self, words: Words) -> Batch:
         """See `GeneratedTask.draw`."""
@@ -166,15 +160,14 @@ class Grammar(TextTask):
         sizes = {"symbols": self.symbols, "rules": self.rules, "depth": self.depth}
         return {**sizes, "bayes_loss": entropy / self.sentence, "bayes_accuracy": None}
 
-    def prepare(self, folder: Any) -> GeneratedSource:
-        """See `Task.prepare`."""
+    def check_sizes(self) -> None:
+        """See `BuiltinTask.check_sizes`."""
         if self.rules > self.symbols:
             problem = f"{self.symbols} symbols have {self.symbols**2} pairs, too few for {self.rules} rules each"
             raise UserError(problem, path=("rules",), remedy=f"Use at most {self.symbols}.")
         if self.seq_len % self.sentence:
             problem = f"sentences of {self.sentence} tokens do not fill {self.seq_len} tokens"
             raise UserError(problem, path=("seq_len",), remedy=f"Use a multiple of {self.sentence}.")
-        return super().prepare(folder)
 
     def draw(self, words: Words) -> Batch:
         """See `GeneratedTask.draw`."""

@@ -17,19 +17,14 @@ from taetpu.core.errors import UserError
 from taetpu.core.model_interface import Interface
 from taetpu.core.registry import register
 from taetpu.data.base import Batch
-from taetpu.data.synthetic.generated import GeneratedSource, GeneratedTask, Words, happens, uniform_below
+from taetpu.data.synthetic.generated import BuiltinTask, Words, happens, uniform_below
 
 
-class MadTask(GeneratedTask):
+class MadTask(BuiltinTask):
     """Base of the tasks of MAD."""
 
     seq_len: Size = 128
     """Number of tokens in a sequence."""
-
-    @property
-    def causal(self) -> bool:
-        """Whether a position may attend only to earlier positions."""
-        return True
 
 
 @register("task", "mad-recall")
@@ -43,6 +38,8 @@ class MadRecall(MadTask):
 
     Source: Poli et al. 2024, "Mechanistic Design and Scaling of Hybrid Architectures", arXiv 2403.17844.
     """
+
+    sizes = ("symbols", "noise")
 
     symbols: int = Field(default=16, ge=4)
     """Number of different keys and values."""
@@ -63,19 +60,11 @@ class MadRecall(MadTask):
         """The number of random words per sequence."""
         return self.symbols // 2 * 2 + 4 * (self.seq_len // 2)
 
-    @property
-    def details(self) -> dict[str, Any]:
-        """Facts about the sizes of the task."""
-        return {"symbols": self.symbols, "noise": self.noise}
-
-    def prepare(self, folder: Any) -> GeneratedSource:
-        """See `Task.prepare`."""
-        if self.seq_len % 2 or self.seq_len < 4:
-            problem = f"pairs of tokens do not fill {self.seq_len} tokens"
-            raise UserError(problem, path=("seq_len",), remedy="Use an even number from 4.")
+    def check_sizes(self) -> None:
+        """See `BuiltinTask.check_sizes`."""
+        self.check_pairs("pairs of tokens", 4)
         if self.noise and not self.noise_symbols:
             raise UserError("noise needs symbols", path=("noise_symbols",), remedy="Set noise_symbols, e.g. to 16.")
-        return super().prepare(folder)
 
     def draw(self, words: Words) -> Batch:
         """See `GeneratedTask.draw`."""
@@ -122,6 +111,8 @@ class MadFuzzyRecall(MadTask):
     Source: Poli et al. 2024, "Mechanistic Design and Scaling of Hybrid Architectures", arXiv 2403.17844.
     """
 
+    sizes = ("symbols", "longest")
+
     symbols: int = Field(default=15, ge=4)
     """Number of different tokens of keys and values."""
     longest: int = Field(default=3, ge=1)
@@ -143,20 +134,14 @@ class MadFuzzyRecall(MadTask):
         """The number of random words per sequence."""
         return 1 + self.num_pairs * (2 + self.symbols)
 
-    @property
-    def details(self) -> dict[str, Any]:
-        """Facts about the sizes of the task."""
-        return {"symbols": self.symbols, "longest": self.longest}
-
-    def prepare(self, folder: Any) -> GeneratedSource:
-        """See `Task.prepare`."""
+    def check_sizes(self) -> None:
+        """See `BuiltinTask.check_sizes`."""
         if self.longest > self.symbols // 2:
             problem = f"keys of {self.longest} different tokens need more than {self.symbols} symbols"
             raise UserError(problem, path=("longest",), remedy=f"Use at most {self.symbols // 2}, or more symbols.")
         if self.seq_len < 4 * self.longest:
             problem = f"two pairs of up to {2 * self.longest} tokens do not fit into {self.seq_len} tokens"
             raise UserError(problem, path=("seq_len",), remedy=f"Use at least {4 * self.longest}.")
-        return super().prepare(folder)
 
     def draw(self, words: Words) -> Batch:
         """See `GeneratedTask.draw`."""
@@ -200,6 +185,8 @@ class MadSelectiveCopy(MadTask):
     Source: Poli et al. 2024, "Mechanistic Design and Scaling of Hybrid Architectures", arXiv 2403.17844.
     """
 
+    sizes = ("symbols", "copied")
+
     seq_len: Size = 256
     """Number of tokens in a sequence."""
     symbols: int = Field(default=14, ge=2)
@@ -217,17 +204,11 @@ class MadSelectiveCopy(MadTask):
         """The number of random words per sequence."""
         return self.seq_len - 1
 
-    @property
-    def details(self) -> dict[str, Any]:
-        """Facts about the sizes of the task."""
-        return {"symbols": self.symbols, "copied": self.copied}
-
-    def prepare(self, folder: Any) -> GeneratedSource:
-        """See `Task.prepare`."""
+    def check_sizes(self) -> None:
+        """See `BuiltinTask.check_sizes`."""
         if self.seq_len < 2 * self.copied + 1:
             problem = f"{self.copied} symbols, `copy` and the copies do not fit into {self.seq_len} tokens"
             raise UserError(problem, path=("copied",), remedy=f"Use at most {(self.seq_len - 1) // 2}.")
-        return super().prepare(folder)
 
     def draw(self, words: Words) -> Batch:
         """See `GeneratedTask.draw`."""
@@ -256,6 +237,8 @@ class MadMemorization(MadTask):
     Source: Poli et al. 2024, "Mechanistic Design and Scaling of Hybrid Architectures", arXiv 2403.17844.
     """
 
+    sizes = ("symbols",)
+
     seq_len: Size = 32
     """Number of tokens in a sequence."""
     symbols: int = Field(default=255, ge=4)
@@ -274,17 +257,9 @@ class MadMemorization(MadTask):
         """The number of random words per sequence."""
         return self.seq_len // 2
 
-    @property
-    def details(self) -> dict[str, Any]:
-        """Facts about the sizes of the task."""
-        return {"symbols": self.symbols}
-
-    def prepare(self, folder: Any) -> GeneratedSource:
-        """See `Task.prepare`."""
-        if self.seq_len % 2:
-            problem = f"pairs of tokens do not fill {self.seq_len} tokens"
-            raise UserError(problem, path=("seq_len",), remedy="Use an even number.")
-        return super().prepare(folder)
+    def check_sizes(self) -> None:
+        """See `BuiltinTask.check_sizes`."""
+        self.check_pairs("pairs of tokens")
 
     def draw(self, words: Words) -> Batch:
         """See `GeneratedTask.draw`."""

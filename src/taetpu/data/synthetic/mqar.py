@@ -16,7 +16,7 @@ value.
 
 import math
 from abc import abstractmethod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -29,16 +29,17 @@ from taetpu.core.errors import UserError
 from taetpu.core.registry import register
 from taetpu.data.base import Batch
 from taetpu.data.synthetic.answers import MAX_SYMBOLS
-from taetpu.data.synthetic.generated import GeneratedSource, GeneratedTask, Words, uniform_below
+from taetpu.data.synthetic.generated import BuiltinTask, Words, uniform_below
 
 
-class Recall(GeneratedTask):
+class Recall(BuiltinTask):
     """Base of the variants of associative recall. Of the tokens, the first is the filler 0, and the last are values.
 
     Attributes:
         step: The number of tokens of a query, with the one after it.
     """
 
+    sizes = ("symbols", "pairs")
     step: ClassVar[int] = 2
 
     symbols: int = Field(default=32, ge=4, le=MAX_SYMBOLS)
@@ -47,11 +48,6 @@ class Recall(GeneratedTask):
     """Number of pairs of a key and a value, and of queries."""
     power: PositiveFloat = 0.01
     """Exponent a of the distribution of gaps, which is proportional to k^(a - 1)."""
-
-    @property
-    def causal(self) -> bool:
-        """Whether a position may attend only to earlier positions."""
-        return True
 
     @property
     def num_keys(self) -> int:
@@ -77,11 +73,6 @@ class Recall(GeneratedTask):
     def names(self) -> list[str]:
         """The vocabulary in the order of token numbers."""
         return [".", *(f"k{i}" for i in range(self.num_keys)), *(f"v{i}" for i in range(self.num_values))]
-
-    @property
-    def details(self) -> dict[str, Any]:
-        """Facts about the sizes of the task."""
-        return {"symbols": self.symbols, "pairs": self.pairs}
 
     def query_places(self, words: Words) -> Int[Array, " pairs"]:
         """Return the places of the queries, given `num_gaps` random words."""
@@ -126,8 +117,8 @@ class MQAR(Recall):
         """The number of random words per sequence."""
         return self.num_keys + self.num_values + self.num_gaps
 
-    def prepare(self, folder: Any) -> GeneratedSource:
-        """See `Task.prepare`."""
+    def check_sizes(self) -> None:
+        """See `BuiltinTask.check_sizes`."""
         room = min(self.num_keys, self.seq_len // 4)
         if self.pairs > room:
             raise UserError(
@@ -136,7 +127,6 @@ class MQAR(Recall):
                 path=("pairs",),
                 remedy=f"Use at most {room}." if room else "Raise seq_len to at least 4.",
             )
-        return super().prepare(folder)
 
     def draw(self, words: Words) -> Batch:
         """See `GeneratedTask.draw`."""
@@ -157,6 +147,8 @@ class ForgettingMQAR(Recall):
     Source: the code of Arora et al. 2023 (Zoology, arXiv 2312.04927), `forgetting_mqar`.
     """
 
+    sizes = ("symbols", "pairs", "updates")
+
     updates: Size = 2
     """Number of keys that get another value."""
 
@@ -170,13 +162,8 @@ class ForgettingMQAR(Recall):
         """The number of random words per sequence."""
         return self.num_keys + self.num_values + self.pairs + self.updates + self.num_gaps
 
-    @property
-    def details(self) -> dict[str, Any]:
-        """Facts about the sizes of the task."""
-        return {**super().details, "updates": self.updates}
-
-    def prepare(self, folder: Any) -> GeneratedSource:
-        """See `Task.prepare`."""
+    def check_sizes(self) -> None:
+        """See `BuiltinTask.check_sizes`."""
         most = min(self.num_keys, (self.seq_len - 2 * self.updates) // 4)
         if not self.updates <= self.pairs <= most:
             problem = (
@@ -187,7 +174,6 @@ class ForgettingMQAR(Recall):
                 f"Use at most {most} pairs and as many updates." if most > 0 else "Raise seq_len, or lower updates."
             )
             raise UserError(problem, path=("pairs",), remedy=remedy)
-        return super().prepare(folder)
 
     def draw(self, words: Words) -> Batch:
         """See `GeneratedTask.draw`."""
@@ -253,8 +239,8 @@ class CompositionalMQAR(Recall):
         """The number of random words per sequence."""
         return 2 * self.num_keys + self.num_values + self.pairs + self.num_gaps
 
-    def prepare(self, folder: Any) -> GeneratedSource:
-        """See `Task.prepare`."""
+    def check_sizes(self) -> None:
+        """See `BuiltinTask.check_sizes`."""
         if self.grid**2 != self.pairs:
             remedy = f"Use {self.grid**2} or {(self.grid + 1) ** 2}."
             raise UserError(f"{self.pairs} pairs are not the square of a number", path=("pairs",), remedy=remedy)
@@ -264,7 +250,6 @@ class CompositionalMQAR(Recall):
                 f"tokens and {self.num_values} values, and pairs need 6 tokens each of {self.seq_len}"
             )
             raise UserError(problem, path=("pairs",), remedy="Lower pairs, or raise symbols or seq_len.")
-        return super().prepare(folder)
 
     def draw(self, words: Words) -> Batch:
         """See `GeneratedTask.draw`."""

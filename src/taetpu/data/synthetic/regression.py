@@ -7,17 +7,16 @@ import numpy as np
 from jaxtyping import Array, Float
 from pydantic import Field
 
-from taetpu.core.errors import UserError
 from taetpu.core.model_interface import Interface
 from taetpu.core.registry import register
 from taetpu.data.base import Batch, BatchSpec
-from taetpu.data.synthetic.generated import GeneratedSource, GeneratedTask, Words
+from taetpu.data.synthetic.generated import BuiltinTask, Words
 
 MEAN, DEVIATION = 510, float(np.sqrt(4 * (256**2 - 1) / 12))  # of the sum of four bytes
 
 
 @register("task", "in-context-regression")
-class InContextRegression(GeneratedTask):
+class InContextRegression(BuiltinTask):
     """x1 y1 x2 y2 ..: predict y_i = w x_i at each x_i, for a vector w that is drawn for each sequence.
 
     An input has `dims` + 1 numbers: an x with 0, or zeros with a y. The elements of x have variance 1, and those of w
@@ -34,11 +33,6 @@ class InContextRegression(GeneratedTask):
 
     dims: int = Field(default=8, ge=1, le=4096)
     """Number of elements of an x."""
-
-    @property
-    def causal(self) -> bool:
-        """Whether a position may attend only to earlier positions."""
-        return True
 
     @property
     def names(self) -> list[str]:
@@ -70,12 +64,9 @@ class InContextRegression(GeneratedTask):
             "decoy": "the prediction 0, because an x says nothing about its y",
         }  # fmt: skip
 
-    def prepare(self, folder: Any) -> GeneratedSource:
-        """See `Task.prepare`."""
-        if self.seq_len % 2:
-            problem = f"pairs of x and y do not fill {self.seq_len} inputs"
-            raise UserError(problem, path=("seq_len",), remedy="Use an even number.")
-        return super().prepare(folder)
+    def check_sizes(self) -> None:
+        """See `BuiltinTask.check_sizes`."""
+        self.check_pairs("pairs of x and y")
 
     def draw(self, words: Words) -> Batch:
         """See `GeneratedTask.draw`."""

@@ -12,7 +12,7 @@ from taetpu.core.model_interface import Interface
 from taetpu.core.registry import register
 from taetpu.data.base import Batch
 from taetpu.data.synthetic.answers import SyntheticTask
-from taetpu.data.synthetic.generated import GeneratedSource, GeneratedTask, Words, happens, score_parts, uniform_below
+from taetpu.data.synthetic.generated import BuiltinTask, Words, happens, score_parts, uniform_below
 
 
 @register("task", "needle")
@@ -28,17 +28,14 @@ class Needle(SyntheticTask):
     Source: Kamradt 2023, "Needle in a Haystack"; Hsieh et al. 2024 (RULER), arXiv 2404.06654.
     """
 
+    sizes = ("needles", "keys", "values")
+
     needles: int = Field(default=1, ge=1)
     """Number of needles in a sequence."""
     keys: int = Field(default=8, ge=1)
     """Number of different keys."""
     values: int = Field(default=8, ge=2)
     """Number of different values."""
-
-    @property
-    def causal(self) -> bool:
-        """Whether a position may attend only to earlier positions."""
-        return True
 
     @property
     def room(self) -> int:
@@ -56,17 +53,12 @@ class Needle(SyntheticTask):
         """The number of random words per sequence."""
         return 2 + self.longest + self.keys + 2 * self.needles
 
-    @property
-    def details(self) -> dict[str, Any]:
-        """Facts about the sizes of the task."""
-        return {**super().details, "needles": self.needles, "keys": self.keys, "values": self.values}
-
-    def prepare(self, folder: Any) -> GeneratedSource:
-        """See `Task.prepare`."""
+    def check_sizes(self) -> None:
+        """See `BuiltinTask.check_sizes`."""
         if self.needles > self.keys:
             problem = f"{self.needles} needles have different keys, of which there are {self.keys}"
             raise UserError(problem, path=("needles",), remedy=f"Use at most {self.keys}, or more keys.")
-        return super().prepare(folder)
+        super().check_sizes()
 
     def draw(self, words: Words) -> Batch:
         """See `GeneratedTask.draw`."""
@@ -97,7 +89,7 @@ class Needle(SyntheticTask):
 
 
 @register("task", "variable-binding")
-class VariableBinding(GeneratedTask):
+class VariableBinding(BuiltinTask):
     """Follow assignments: `x0 = 7 ; x4 = x0 ; x2 = 3 ; .. ? x4 7`, of which the last token is scored.
 
     Every chain starts with a variable that is a digit, and each of its `hops` further variables is the one before. The
@@ -110,17 +102,14 @@ class VariableBinding(GeneratedTask):
     Source: variable tracking in Hsieh et al. 2024 (RULER), arXiv 2404.06654.
     """
 
+    sizes = ("chains", "hops", "variables")
+
     chains: int = Field(default=2, ge=1)
     """Number of chains in a sequence."""
     hops: int = Field(default=1, ge=0)
     """Number of further variables of a chain."""
     variables: int = Field(default=16, ge=2)
     """Number of different variables."""
-
-    @property
-    def causal(self) -> bool:
-        """Whether a position may attend only to earlier positions."""
-        return True
 
     @property
     def names(self) -> list[str]:
@@ -140,18 +129,16 @@ class VariableBinding(GeneratedTask):
     @property
     def details(self) -> dict[str, Any]:
         """Facts about the sizes of the task."""
-        sizes = {"chains": self.chains, "hops": self.hops, "variables": self.variables}
-        return {**sizes, "chance_loss": math.log(10), "chance_accuracy": 0.1}
+        return {**super().details, "chance_loss": math.log(10), "chance_accuracy": 0.1}
 
-    def prepare(self, folder: Any) -> GeneratedSource:
-        """See `Task.prepare`."""
+    def check_sizes(self) -> None:
+        """See `BuiltinTask.check_sizes`."""
         if self.statements > self.variables:
             problem = f"{self.statements} statements need as many variables, but there are {self.variables}"
             raise UserError(problem, path=("variables",), remedy=f"Use at least {self.statements}.")
         if (needed := 4 * self.statements + 2) > self.seq_len:
             problem = f"{self.statements} statements and the question have {needed} tokens, but seq_len is"
             raise UserError(f"{problem} {self.seq_len}", path=("seq_len",), remedy=f"Use at least {needed}.")
-        return super().prepare(folder)
 
     def check_longer(self, longer: Any) -> None:
         """See `GeneratedTask.check_longer`."""
@@ -179,7 +166,7 @@ class VariableBinding(GeneratedTask):
 
 
 @register("task", "lego")
-class Lego(GeneratedTask):
+class Lego(BuiltinTask):
     """Clauses `b = - a ;` in random order: whether each variable is +1 or -1.
 
     The clauses are a chain: the first variable is +1 or -1, and each further one is the variable before it, or its
@@ -192,15 +179,12 @@ class Lego(GeneratedTask):
     Source: Zhang et al. 2022, "Unveiling Transformers with LEGO", arXiv 2206.04301.
     """
 
+    sizes = ("clauses", "variables")
+
     clauses: int = Field(default=4, ge=1)
     """Number of clauses, and of variables, in a sequence."""
     variables: int = Field(default=16, ge=1)
     """Number of different variables."""
-
-    @property
-    def causal(self) -> bool:
-        """Whether a position may attend only to earlier positions."""
-        return True
 
     @property
     def names(self) -> list[str]:
@@ -217,20 +201,14 @@ class Lego(GeneratedTask):
         """The number of random words per sequence."""
         return self.variables + 3 * self.clauses
 
-    @property
-    def details(self) -> dict[str, Any]:
-        """Facts about the sizes of the task."""
-        return {"clauses": self.clauses, "variables": self.variables}
-
-    def prepare(self, folder: Any) -> GeneratedSource:
-        """See `Task.prepare`."""
+    def check_sizes(self) -> None:
+        """See `BuiltinTask.check_sizes`."""
         if self.clauses > self.variables:
             problem = f"{self.clauses} clauses need as many variables, but there are {self.variables}"
             raise UserError(problem, path=("variables",), remedy=f"Use at least {self.clauses}.")
         if (needed := 6 * self.clauses + 1) > self.seq_len:
             problem = f"{self.clauses} clauses and the variables have {needed} tokens, but seq_len is {self.seq_len}"
             raise UserError(problem, path=("seq_len",), remedy=f"Use at least {needed}.")
-        return super().prepare(folder)
 
     def check_longer(self, longer: Any) -> None:
         """See `GeneratedTask.check_longer`."""
