@@ -7,9 +7,11 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from queue import SimpleQueue
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
+
+T = TypeVar("T")
 
 
 class ChildFailed(Exception):
@@ -69,15 +71,19 @@ class Child:
         self.stderr.close()
 
 
-def read_requests() -> Iterator[Any]:
-    """Yield the parent's requests, and end this process when the parent ends, even in the middle of a compile."""
-    lines: SimpleQueue[str] = SimpleQueue()
+def read_requests(requests: Iterable[T]) -> Iterator[T]:
+    """Yield the parent's requests, and end this process when the parent ends, even in the middle of a compile.
+
+    Args:
+        requests: The requests as they arrive, such as `sys.stdin`. They end when the parent ends.
+    """
+    waiting: SimpleQueue[T] = SimpleQueue()
 
     def listen() -> None:
-        for line in sys.stdin:
-            lines.put(line)
+        for request in requests:
+            waiting.put(request)
         os._exit(0)
 
     threading.Thread(target=listen, daemon=True).start()
     while True:
-        yield json.loads(lines.get())
+        yield waiting.get()

@@ -7,7 +7,7 @@ already compiled.
 
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -116,16 +116,21 @@ _RENAMED: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("renamed", defaul
 
 
 @contextmanager
-def rename_sites(old: str, new: str) -> Iterator[None]:
+def _set(variable: ContextVar[Any], value: Any) -> Iterator[None]:
+    """Give a context variable a value in the block."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def rename_sites(old: str, new: str) -> AbstractContextManager[None]:
     """Rename the sites `old` and `old.*` to `new` and `new.*`, for a second module of the same kind in a layer.
 
     If calls are nested, the inner call renames first.
     """
-    token = _RENAMED.set(((old, new), *_RENAMED.get()))
-    try:
-        yield
-    finally:
-        _RENAMED.reset(token)
+    return _set(_RENAMED, ((old, new), *_RENAMED.get()))
 
 
 def _site_name(name: str) -> str:
@@ -219,11 +224,8 @@ def with_layer_tapes(body: Callable[..., Any], layers: Sequence[int]) -> Callabl
     def wrapped(layer: Any, *args: Any) -> tuple[Any, Reads]:
         context = {"layer": layer, "layers": layers, "trace": _trace_now()}
         tapes = tuple(replace(tape, **context, reads={}, places={}) for tape in _TAPES.get())
-        token = _TAPES.set(tapes)
-        try:
+        with _set(_TAPES, tapes):
             return body(*args), tuple(tape.reads for tape in tapes)
-        finally:
-            _TAPES.reset(token)
 
     return wrapped
 
@@ -287,11 +289,8 @@ def collect_reads(fn: Callable[[], Any], argument: Any) -> tuple[Any, dict[str, 
         argument: The argument of the functions given to `record`; not None.
     """
     tape = _Tape(frozenset(), (), {}, set(), _trace_now(), {}, collects=argument)
-    token = _TAPES.set((tape, *_TAPES.get()))
-    try:
+    with _set(_TAPES, (tape, *_TAPES.get())):
         out = fn()
-    finally:
-        _TAPES.reset(token)
     by_layer: dict[str, dict[int, Array]] = {}
     for name, read in tape.reads.items():
         layers = sorted(tape.read_in[name]) if name in tape.read_in else [OUTSIDE]
@@ -328,11 +327,8 @@ def capture(
 
     def captured(*args: Any, values: Mapping[str, Any] | None = None, **options: Any) -> tuple[Any, dict[str, Read]]:
         tape = _Tape(wanted_sites, all_edits, values or {}, set(), _trace_now(), {})
-        token = _TAPES.set((tape, *_TAPES.get()))
-        try:
+        with _set(_TAPES, (tape, *_TAPES.get())):
             out = fn(*args, **options)
-        finally:
-            _TAPES.reset(token)
         _check(asked, all_edits, tape.seen, paths or {})
         return out, tape.reads
 
@@ -344,11 +340,8 @@ def find_sites(fn: Callable[..., Any], *args: Any) -> dict[str, tuple[int, ...]]
     seen: set[tuple[str, int | None]] = set()
 
     def noted(*args: Any) -> Any:
-        token = _TAPES.set((_Tape(frozenset(), (), {}, seen, _trace_now(), {}),))
-        try:
+        with _set(_TAPES, (_Tape(frozenset(), (), {}, seen, _trace_now(), {}),)):
             return fn(*args)
-        finally:
-            _TAPES.reset(token)
 
     jax.eval_shape(noted, *args)
     names = {name for name, _ in seen}

@@ -7,14 +7,12 @@ block is encoded. It imports no jax, and encodes with one thread.
 import os
 import pickle
 import sys
-import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
-from queue import SimpleQueue
+from contextlib import ExitStack, suppress
 from typing import Any, NoReturn
 
-from taetpu.core.child_process import Child, child_command
+from taetpu.core.child_process import Child, child_command, read_requests
 from taetpu.core.errors import UserError
 from taetpu.core.jax_setup import cpu_cores
 from taetpu.data.document_encoding import Block, Encoded, Encoder, Job
@@ -86,25 +84,16 @@ def _explain(child: Child) -> NoReturn:
         raise UserError(problem, remedy="Run the same command again. Tokens that were written are kept.") from None
 
 
-def read_messages() -> Iterator[Any]:
-    """Yield the parent's messages, and end this process when the parent ends, even while a block is encoded."""
-    messages: SimpleQueue[Any] = SimpleQueue()
-
-    def listen() -> None:
-        try:
-            while True:
-                messages.put(pickle.load(sys.stdin.buffer))
-        except (EOFError, pickle.UnpicklingError):
-            os._exit(0)
-
-    threading.Thread(target=listen, daemon=True).start()
-    while True:
-        yield messages.get()
+def _messages() -> Iterator[Any]:
+    """Yield the parent's messages until it ends."""
+    with suppress(EOFError, pickle.UnpicklingError):
+        while True:
+            yield pickle.load(sys.stdin.buffer)
 
 
 def main() -> None:
     """Answer each block with its encoded documents, or with the parts of a `UserError`."""
-    messages = read_messages()
+    messages = read_requests(_messages())
     job: Job = next(messages)
     tokenizer = load_tokenizer(job.tokenizer)
     tokenizer.set_parse_special(not job.special_is_text)

@@ -217,7 +217,7 @@ def main() -> None:
     """
     warnings.simplefilter("ignore")  # the parent process has already shown the warnings
     answers, sys.stdout = sys.stdout, sys.stderr  # plug-ins may print; only answers go to stdout
-    for request in read_requests():
+    for request in map(json.loads, read_requests(sys.stdin)):
         try:
             answer = compile_request(request)
         except Exception as error:
