@@ -29,23 +29,18 @@ def check_task(checks: Checks) -> None:
     """Run all checks for a task."""
     component: Any = checks.component
     prepared: list[Any] = []
-    if not checks.run("prepare", check_prepare, component, prepared):
-        checks.skip("rows", "batch", "evaluation", "prompt")
-        return
-    source = prepared[0]
-    if checks.run("rows", check_rows, component, source):
-        checks.run("batch", check_batch, component, source)
-    else:
-        checks.skip("batch")
-    checks.run("evaluation", check_evaluation, component, source)
-    checks.run("prompt", check_prompt, component, source)
+    checks.run("prepare", check_prepare, component, prepared)
+    checks.run("rows", check_rows, *prepared, after="prepare")
+    checks.run("batch", check_batch, component, *prepared, after="rows")
+    checks.run("evaluation", check_evaluation, component, *prepared, after="prepare")
+    checks.run("prompt", check_prompt, *prepared, after="prepare")
 
 
 def check_prepare(component: Any, prepared: list[Any]) -> str:
     """Check that two preparations agree and that `facts` is valid JSON; append both sources to `prepared`."""
     at = (component, "prepare")
-    prepared += [component.prepare(Path.cwd()) for _ in range(2)]
-    first, second = prepared
+    first, second = (component.prepare(Path.cwd()) for _ in range(2))
+    prepared.append(first)
     for name in ("fingerprint", "evaluated", "unit", "vocab_size", "seq_len"):
         if getattr(first, name) != getattr(second, name):
             raise CheckFailed(f"two preparations differ in {name}", at=at, remedy="Draw data from fixed keys.")
@@ -62,7 +57,7 @@ def check_prepare(component: Any, prepared: list[Any]) -> str:
     return f"{first.interface}, fingerprint {first.fingerprint[:8]} in both preparations"
 
 
-def check_rows(component: Any, source: Any) -> str:
+def check_rows(source: Any) -> str:
     """Check that the windows of a step depend only on the seed and the step, not on the requested range of steps."""
     at = (source, "rows")
     whole = source.rows(3, 0, 5, BATCH)
@@ -145,7 +140,7 @@ def check_evaluation(component: Any, source: Any) -> str:
     return ", ".join(f"{count} windows of {split}" for split, count in sizes.items())
 
 
-def check_prompt(component: Any, source: Any) -> str:
+def check_prompt(source: Any) -> str:
     """Check the shape of the prompt for sampling, and that tokens can be shown as text."""
     if not source.interface.is_language_model:
         return "not needed: the model does not generate tokens"
@@ -166,20 +161,19 @@ def check_tokenizer(checks: Checks) -> None:
     """Run all checks for a tokenizer."""
     component: Any = checks.component
     trained: list[Any] = []
-    if not checks.run("train", check_train, component, trained):
-        checks.skip("round trip", "reload", "escape bits")
-        return
-    checks.run("round trip", check_round_trip, trained[0])
-    checks.run("reload", check_reload, trained[0])
-    checks.run("escape bits", check_escape_bits, trained[0])
+    checks.run("train", check_train, component, trained)
+    checks.run("round trip", check_round_trip, *trained, after="train")
+    checks.run("reload", check_reload, *trained, after="train")
+    checks.run("escape bits", check_escape_bits, *trained, after="train")
 
 
 def check_train(component: Any, trained: list[Any]) -> str:
     """Check that training twice gives the same tokenizer; append both tokenizers to `trained`."""
-    trained += [component.train(TEXT) for _ in range(2)]
-    if trained[0].to_json() != trained[1].to_json():
+    first, second = (component.train(TEXT) for _ in range(2))
+    trained.append(first)
+    if first.to_json() != second.to_json():
         raise CheckFailed("training twice on the same text gives different tokenizers", at=(component, "train"))
-    return f"{trained[0].vocab_size} tokens from {len(TEXT)} characters"
+    return f"{first.vocab_size} tokens from {len(TEXT)} characters"
 
 
 def check_round_trip(tokenizer: Any) -> str:

@@ -38,10 +38,8 @@ def check_head(checks: Checks) -> None:
         return jax.grad(loss, has_aux=True)(params)
 
     computed: list[Any] = []
-    if checks.run("losses", check_losses, component, compute, computed):
-        checks.run("packs", check_packs, component, compute, *computed)
-    else:
-        checks.skip("packs")
+    checks.run("losses", check_losses, component, compute, computed)
+    checks.run("packs", check_packs, component, compute, *computed, after="losses")
 
 
 def check_losses(component: Any, compute: Any, computed: list[Any]) -> str:

@@ -46,14 +46,11 @@ def check_hook(checks: Checks) -> None:
             return getattr(bind(structure, numbers), method)(value, *context, Moment(step, STEPS, key, sites))
 
         first, second = (_make_arguments(method, seed) for seed in (0, 1))
-        if not checks.run(f"{method} form", check_form, component, method, call, numbers, first):
-            checks.skip(f"{method} repeats", f"{method} packs")
-            continue
         results: list[Any] = []
-        if checks.run(f"{method} repeats", check_repeats, component, method, call, numbers, first, results):
-            checks.run(f"{method} packs", check_packs, component, method, call, numbers, (first, second), results[0])
-        else:
-            checks.skip(f"{method} packs")
+        form, repeats, packs = (f"{method} {check}" for check in ("form", "repeats", "packs"))
+        checks.run(form, check_form, component, method, call, numbers, first)
+        checks.run(repeats, check_repeats, component, method, call, numbers, first, results, after=form)
+        checks.run(packs, check_packs, component, method, call, numbers, (first, second), *results, after=repeats)
 
 
 def _read_sites(component: Any, batch: Batch, model: LM) -> Mapping[str, Read]:

@@ -24,6 +24,7 @@ from taetpu.testing.tiny import (
     all_finite,
     distance,
     host_config,
+    refuse_distance,
     stack_trees,
     tokens,
 )
@@ -220,13 +221,9 @@ def check_packs(component: Any, tiny: TinyModel) -> str:
 def check_layers(component: Any, tiny: TinyModel) -> str:
     """Check that layers computed in a loop have the logits of unrolled layers."""
     apart = distance(tiny.scanned, tiny.logits)
-    if not apart < TOLERANCE:
-        raise CheckFailed(
-            f"the logits of layers in a loop differ from those of unrolled layers by up to {apart:.2g} of the largest "
-            f"value, expected below {TOLERANCE:g}",
-            at=(component, "init"),
-            remedy="Read the number of the layer from ctx.layer, and keep no state between layers except ctx.carried.",
-        )
+    remedy = "Read the number of the layer from ctx.layer, and keep no state between layers except ctx.carried."
+    problem = "the logits of layers in a loop differ from those of unrolled layers"
+    refuse_distance(apart, problem, (component, "init"), remedy)
     return f"layers in a loop and unrolled layers agree to {apart:.0e}"
 
 
@@ -234,13 +231,9 @@ def check_sites(component: Any, tiny: TinyModel) -> str:
     """Check that logits do not change if every site is replaced by itself, and that known sites have their shapes."""
     logits, sites = tiny.edited
     apart = distance(logits, tiny.logits)
-    if not apart < TOLERANCE:
-        raise CheckFailed(
-            f"the logits change by up to {apart:.2g} of the largest value, expected below {TOLERANCE:g}, when every "
-            f"site is replaced by itself: {', '.join(sites)}",
-            at=(component, "init"),
-            remedy="Use the result of site(name, x) in place of x.",
-        )
+    when = f", when every site is replaced by itself: {', '.join(sites)}"
+    remedy = "Use the result of site(name, x) in place of x."
+    refuse_distance(apart, "the logits change", (component, "init"), remedy, when)
     for name, shape in SITES.items():
         for part in _parts(sites[name]) if name in sites else ():
             if part.shape[-len(shape) :] != shape:
@@ -300,14 +293,9 @@ def check_padded_cache(component: Any, tiny: TinyModel) -> str:
 def compare_cache(component: Any, tiny: TinyModel, sequence: int, subject: str) -> str:
     """Check the logits of one sequence of `TinyModel.decoded`; `subject` describes the sequence."""
     apart = compare_padded(tiny, tiny.decoded, sequence)
-    if not apart < TOLERANCE:
-        raise CheckFailed(
-            f"the logits of {subject} that is extended with a cache differ from those of the whole sequence by up to "
-            f"{apart:.2g} of the largest value, expected below {TOLERANCE:g}",
-            at=(component, "init"),
-            remedy="Store in ctx.cache what later tokens need. Read positions from ctx.position_pairs in masks and "
-            "scores.",
-        )
+    problem = f"the logits of {subject} that is extended with a cache differ from those of the whole sequence"
+    remedy = "Store in ctx.cache what later tokens need. Read positions from ctx.position_pairs in masks and scores."
+    refuse_distance(apart, problem, (component, "init"), remedy)
     return f"extended and whole sequences agree to {apart:.0e}"
 
 
@@ -338,11 +326,6 @@ def check_agreement(component: Any, packed: Any, alone: Any, method: str = "init
         method: The method of the component that a failure refers to.
     """
     apart = distance(packed, alone)
-    if not apart < TOLERANCE:
-        raise CheckFailed(
-            f"two packed runs differ from the same runs alone by up to {apart:.2g} of the largest value, "
-            f"expected below {TOLERANCE:g}",
-            at=(component, method),
-            remedy="Look for values shared between runs: numpy, globals, and shapes read before vmap.",
-        )
+    remedy = "Look for values shared between runs: numpy, globals, and shapes read before vmap."
+    refuse_distance(apart, "two packed runs differ from the same runs alone", (component, method), remedy)
     return f"packed and single runs agree to {apart:.0e}"

@@ -60,10 +60,8 @@ def check_metric(checks: Checks) -> None:
     """Run all checks for a metric."""
     run = choose_run(checks.component)
     observe_run = partial(run.observe, checks.component)
-    if not checks.run("values", check_values, checks.component, run, observe_run):
-        checks.skip("packs")
-        return
-    checks.run("packs", check_packs, checks.component, run, observe_run)
+    checks.run("values", check_values, checks.component, run, observe_run)
+    checks.run("packs", check_packs, checks.component, run, observe_run, after="values")
 
 
 def check_eval_metric(checks: Checks) -> None:

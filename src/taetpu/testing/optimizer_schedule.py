@@ -80,11 +80,9 @@ def check_optimizer(checks: Checks) -> None:
     """Run all checks for an optimizer."""
     component = checks.component
     rule = UpdateRule(component)
-    if not checks.run("updates", check_updates, component, rule):
-        checks.skip("descends", "packs")
-        return
     results: list[Any] = []
-    checks.run("descends", check_descent, component, rule, results)
+    checks.run("updates", check_updates, component, rule)
+    checks.run("descends", check_descent, component, rule, results, after="updates")
     checks.run("packs", check_packs, component, rule, results) if results else checks.skip("packs")
 
 

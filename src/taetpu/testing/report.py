@@ -98,14 +98,18 @@ class Checks:
         self.file = Path(inspect.getsourcefile(type(component)) or "?")
         self.report = Report(f"{component.slot} {component.kind!r}", _relative(self.file))
 
-    def run(self, name: str, check: Callable[..., str], *args: Any) -> bool:
+    def run(self, name: str, check: Callable[..., str], *args: Any, after: str | None = None) -> bool:
         """Run a check, and return whether it passed.
 
         Args:
             name: The name of the check.
             check: The function to call. It returns a summary, or raises an exception if the check fails.
             args: The arguments of the function.
+            after: The name of an earlier check. If it has not passed, this check is skipped.
         """
+        if after is not None and not any(f.outcome == "passed" for f in self.report.findings if f.check == after):
+            self.skip(name)
+            return False
         try:
             finding = Finding(name, "passed", check(*args))
         except CheckFailed as failure:

@@ -18,6 +18,7 @@ from taetpu.nn.attention import ATTENTION_SLOTS
 from taetpu.nn.common import AttentionDims, Carried, Context, Dims
 from taetpu.nn.lm import LM, LMConfig, ModelConfig
 from taetpu.nn.slot_calls import carried_shapes
+from taetpu.testing.report import CheckFailed
 
 DIM, HEADS, LAYERS, SEQ, VOCAB, BATCH = 16, 2, 2, 8, 11, 2
 HEAD_DIMS = AttentionDims(HEADS, HEADS, DIM // HEADS)
@@ -125,6 +126,21 @@ def distance(a: Any, b: Any) -> float:
         scale = max(np.abs(y).max(initial=0.0), 1e-6)
         differences.append(float(np.abs(x - y).max(initial=0.0) / scale))
     return float(np.max(differences))  # NaN if any difference is NaN
+
+
+def refuse_distance(apart: float, problem: str, at: tuple[Any, str], remedy: str, when: str = "") -> None:
+    """Raise `CheckFailed` if two results differ by more than the tolerance.
+
+    Args:
+        apart: Their distance; see `distance`.
+        problem: What differs, such as "the logits change".
+        at: The object and the name of the method that is responsible.
+        remedy: How the author can repair it.
+        when: The end of the sentence.
+    """
+    if not apart < TOLERANCE:
+        bound = f"by up to {apart:.2g} of the largest value, expected below {TOLERANCE:g}"
+        raise CheckFailed(f"{problem} {bound}{when}", at=at, remedy=remedy)
 
 
 def identical(a: Any, b: Any) -> bool:
