@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,8 +56,17 @@ def read_texts(file: Path, layout: Layout) -> Iterator[str]:
         UserError: if the file is damaged, lacks the field, or is in another format than its ending says. The error
             names file and line or row.
     """
-    with explained(file):
-        yield from READERS[layout.format or format_of(file) or "text"](file, layout)
+    kind = layout.format or format_of(file) or "text"
+    if kind == "text":
+        with explained(file):
+            yield from read_text(file, layout)
+        return
+    for where, row in read_rows(file, {layout.field: "field"}, kind):
+        if not isinstance(text := row[layout.field], str):
+            problem = f"{layout.field!r} in {where} of {file} is {shorten(repr(text), 40)}, not a text"
+            remedy = f"Choose a {'field' if kind == 'jsonl' else 'column'} with texts, or remove the row."
+            raise UserError(problem, path=("field",), remedy=remedy)
+        yield text
 
 
 def format_of(file: Path) -> Format | None:
@@ -138,21 +148,13 @@ def read_text(file: Path, layout: Layout) -> Iterator[str]:
     if layout.per == "file":
         yield read_whole(file)
         return
-    waiting: list[str] = []
-    for _, line in numbered_lines(file):
-        if layout.per == "blank-line":
-            if line.strip():
-                waiting.append(line)
-                continue
-        else:
-            waiting.append(line)
-            if len(waiting) < layout.lines:
-                continue
-        if waiting:
-            yield "\n".join(waiting)
-        waiting = []
-    if waiting:
-        yield "\n".join(waiting)
+    lines = (line for _, line in numbered_lines(file))
+    groups: Iterator[Iterable[str]]
+    if layout.per == "line":
+        groups = iter(lambda: [*islice(lines, layout.lines)], [])
+    else:
+        groups = (group for filled, group in groupby(lines, lambda line: bool(line.strip())) if filled)
+    yield from map("\n".join, groups)
 
 
 def read_whole(file: Path) -> str:
@@ -173,14 +175,8 @@ def _zero_byte(file: Path, where: str) -> UserError:
     return UserError(problem, path=("source",), remedy="Copy the file again, or remove the zeros.")
 
 
-def read_json_lines(file: Path, layout: Layout) -> Iterator[str]:
-    """Yield the texts of a file with an object in each line."""
-    for where, row in json_rows(file):
-        yield _text_of(row, layout.field, where, file)
-
-
-def json_rows(file: Path) -> Iterator[tuple[str, Any]]:
-    """Yield the values of a file with JSON in each line, with their places."""
+def json_rows(file: Path, columns: Mapping[str, str]) -> Iterator[Row]:
+    """Yield the objects of a file with JSON in each line, with their places."""
     for number, line in numbered_lines(file):
         if not line or line.isspace():
             continue
@@ -189,15 +185,8 @@ def json_rows(file: Path) -> Iterator[tuple[str, Any]]:
         except ValueError as error:
             problem = f"line {number} of {file} is not JSON: {error}"
             raise UserError(problem, path=("source",), remedy="Write one object in each line.") from None
+        check_object(row, columns, f"line {number}", file)
         yield f"line {number}", row
-
-
-def _text_of(row: Any, field: str, where: str, file: Path) -> str:
-    check_object(row, {field: "field"}, where, file)
-    if not isinstance(row[field], str):
-        problem = f"{field!r} in {where} of {file} is {shorten(repr(row[field]), 40)}, not a text"
-        raise UserError(problem, path=("field",), remedy="Choose a field with texts, or remove the row.")
-    return row[field]
 
 
 def check_object(row: Any, columns: Mapping[str, str], where: str, file: Path) -> None:
@@ -217,12 +206,6 @@ def check_object(row: Any, columns: Mapping[str, str], where: str, file: Path) -
             names = ", ".join(map(repr, row)) or "nothing"
             remedy = f"Set `{setting}` to one of {names}, or repair the row." if row else "Remove the row."
             raise UserError(f"{where} of {file} has no {key!r}, but {names}", path=(setting,), remedy=remedy)
-
-
-def read_table(file: Path, layout: Layout, *, delimiter: str) -> Iterator[str]:
-    """Yield the texts of a CSV or TSV file with a header."""
-    for _, row in table_rows(file, {layout.field: "field"}, delimiter=delimiter):
-        yield row[layout.field]
 
 
 def table_rows(file: Path, columns: Mapping[str, str], *, delimiter: str) -> Iterator[tuple[str, dict[str, str]]]:
@@ -260,11 +243,6 @@ def _long_cells() -> Iterator[None]:
         csv.field_size_limit(before)
 
 
-def read_parquet(file: Path, layout: Layout) -> Iterator[str]:
-    """Yield the texts of a parquet file."""
-    return _texts(parquet_rows(file, {layout.field: "field"}), layout, file)
-
-
 def parquet_rows(file: Path, columns: Mapping[str, str]) -> Iterator[Row]:
     """Yield the rows of a parquet file; see `table_rows`."""
     arrow("parquet", file)
@@ -275,13 +253,8 @@ def parquet_rows(file: Path, columns: Mapping[str, str]) -> Iterator[Row]:
         yield from _rows(opened.iter_batches(ROWS_AT_ONCE, columns=[*columns]))
 
 
-def read_arrow(file: Path, layout: Layout) -> Iterator[str]:
-    """Yield the texts of an Arrow file: a stream, as `datasets` writes it, or a file with random access."""
-    return _texts(arrow_rows(file, {layout.field: "field"}), layout, file)
-
-
 def arrow_rows(file: Path, columns: Mapping[str, str]) -> Iterator[Row]:
-    """Yield the rows of an Arrow file; see `table_rows`."""
+    """Yield the rows of an Arrow file: a stream, as `datasets` writes it, or a file with random access."""
     pyarrow = arrow("Arrow", file)
     with pyarrow.memory_map(str(file)) as source:
         try:
@@ -310,14 +283,6 @@ def _rows(batches: Iterable[Any]) -> Iterator[Row]:
             yield f"row {number}", row
 
 
-def _texts(rows: Iterable[Row], layout: Layout, file: Path) -> Iterator[str]:
-    for where, row in rows:
-        if not isinstance(value := row[layout.field], str):
-            problem = f"{layout.field!r} in {where} of {file} is {shorten(repr(value), 40)}, not a text"
-            raise UserError(problem, path=("field",), remedy="Choose a column with texts, or remove the row.")
-        yield value
-
-
 def read_rows(file: Path, columns: Mapping[str, str], form: Format | None = None) -> Iterator[Row]:
     """Yield the rows of a table, or of a file with an object in each line.
 
@@ -330,24 +295,17 @@ def read_rows(file: Path, columns: Mapping[str, str], form: Format | None = None
         UserError: if the file is damaged, lacks a column, or is plain text.
     """
     kind = form or format_of(file)
+    if kind is None or kind == "text":
+        problem = f"{file} is plain text, which has no columns"
+        remedy = "Use a file that ends in .jsonl, .csv, .tsv, .parquet or .arrow, or set `format`."
+        raise UserError(problem, path=("source",), remedy=remedy)
     with explained(file):
-        if kind == "jsonl":
-            for where, row in json_rows(file):
-                check_object(row, columns, where, file)
-                yield where, row
-        elif kind in ("csv", "tsv"):
-            yield from table_rows(file, columns, delimiter="," if kind == "csv" else "\t")
-        elif kind in ("parquet", "arrow"):
-            yield from (parquet_rows if kind == "parquet" else arrow_rows)(file, columns)
-        else:
-            problem = f"{file} is plain text, which has no columns"
-            remedy = "Use a file that ends in .jsonl, .csv, .tsv, .parquet or .arrow, or set `format`."
-            raise UserError(problem, path=("source",), remedy=remedy)
+        yield from ROWS[kind](file, columns)
 
 
-READERS: dict[Format, Callable[[Path, Layout], Iterator[str]]] = {
-    "text": read_text, "jsonl": read_json_lines, "csv": partial(read_table, delimiter=","),
-    "tsv": partial(read_table, delimiter="\t"), "parquet": read_parquet, "arrow": read_arrow,
+ROWS: Mapping[str, Callable[[Path, Mapping[str, str]], Iterator[Row]]] = {
+    "jsonl": json_rows, "csv": partial(table_rows, delimiter=","), "tsv": partial(table_rows, delimiter="\t"),
+    "parquet": parquet_rows, "arrow": arrow_rows,
 }  # fmt: skip
 ENDINGS: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv",
                               ".parquet": "parquet", ".arrow": "arrow"}  # fmt: skip
