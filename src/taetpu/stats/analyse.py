@@ -122,16 +122,17 @@ def compute_results(folder: StudyFolder, *, checked: bool = False) -> Results:
     groups = fit_groups(table, against, plan, arms_with_own_noise(study.get("roles", {})), plans)
     pooled = pool_effects(study, table, plan)
     contrasts = estimate_contrasts(plan, table, against, lambda metric: read_table(folder, study, metric), plans)
-    evidence = _collect_evidence(groups, contrasts, pooled, table, study, against, plans, plan)
+    evidence = _collect_evidence(groups, [*pooled, *contrasts], table, study, against, plans, plan)
     first, compared = groups[0], len(against) + len(contrasts) + len(pooled)
     final = table.complete and not table.searched and has_verdicts(plan, len(study["seeds"]))
+    analysis = Analysis(len(study["seeds"]), final, compared)
     judged = {
-        arm: _judge(evidence[arm], plans[arm], study, group.fit.residual_sd, group.effects, final, compared,
-                    group.places(table), _sides(table, arm, group.baseline, outcomes))
+        arm: _judge(evidence[arm], plans[arm], analysis, group.fit.residual_sd, group.effects, group.places(table),
+                    _sides(table, arm, group.baseline, outcomes))
         for group in groups
         for arm in group.arms
     }  # fmt: skip
-    judged |= {each.key: _judge_pooled(each, evidence[each.key], study, final, compared) for each in pooled}
+    judged |= {each.key: _judge_pooled(each, evidence[each.key], analysis) for each in pooled}
     results: Results = {
         "study": study["study"],
         "primary": plan.primary,
@@ -160,7 +161,7 @@ def compute_results(folder: StudyFolder, *, checked: bool = False) -> Results:
     if (repeated := folder.read_repeat()) is not None:
         results["repeat"] = cast(RepeatedRun, repeated)
     if contrasts:
-        results["contrasts"] = [_contrast(c, evidence[c.key], study, final, compared, outcomes) for c in contrasts]
+        results["contrasts"] = [_contrast(c, evidence[c.key], analysis, outcomes) for c in contrasts]
     if table.searched:
         results["searched"] = True
     if plan.goal:
@@ -262,8 +263,7 @@ _NOT_JUDGED: JudgedEffect = {
 
 def _collect_evidence(
     groups: list[Group],
-    contrasts: list[Contrast],
-    pooled: list[Pooled],
+    others: list[Pooled | Contrast],
     table: Table,
     study: FrozenStudy,
     against: Mapping[str, str],
@@ -274,75 +274,68 @@ def _collect_evidence(
     effects = {arm: effect for group in groups for arm, effect in group.fit.effects.items()}
     imputed = {arm: effect for group in groups for arm, effect in group.imputed.effects.items()}
     counts = {arm: table.count(arm) for arm in study["arms"]}
-    others, margins = dict(against), {arm: plans[arm].equivalence for arm in against}
-    for entry in pooled:
-        effects[entry.key], imputed[entry.key], margins[entry.key] = entry.effect, entry.imputed, None
-        others[entry.key] = f"{entry.key}:other"
-        counts[entry.key], counts[others[entry.key]] = entry.counts
-    for contrast in contrasts:
-        effects[contrast.key], imputed[contrast.key], others[contrast.key] = (
-            contrast.effect,
-            contrast.imputed,
-            contrast.other,
-        )
-        counts[contrast.key], counts[contrast.other] = contrast.counts
-        margins[contrast.key] = contrast.plan.equivalence
-    return verdict.collect_evidence(effects, imputed, counts, others, plan, len(study["seeds"]), margins)
+    sides, margins = dict(against), {arm: plans[arm].equivalence for arm in against}
+    for entry in others:
+        effects[entry.key], imputed[entry.key], margins[entry.key] = entry.effect, entry.imputed, entry.plan.equivalence
+        sides[entry.key] = f"{entry.key}:other"
+        counts[entry.key], counts[sides[entry.key]] = entry.counts
+    return verdict.collect_evidence(effects, imputed, counts, sides, plan, len(study["seeds"]), margins)
 
 
-def _judge_pooled(pooled: Pooled, evidence: Evidence, study: FrozenStudy, final: bool, compared: int) -> JudgedEffect:
+@dataclass(frozen=True)
+class Analysis:
+    """What the verdicts of a study share.
+
+    Attributes:
+        seeds: number of seeds.
+        final: whether the results include verdicts.
+        compared: number of arms and contrasts in Holm's correction.
+    """
+
+    seeds: int
+    final: bool
+    compared: int
+
+
+def _judge_pooled(pooled: Pooled, evidence: Evidence, analysis: Analysis) -> JudgedEffect:
     """Return a pooled effect with its verdict. Its noise is estimated from its seeds alone."""
-    sides = verdict.Sides((pooled.runs, pooled.runs))
-    return _judge(evidence, pooled.plan, study, None, 1, final, compared, 3, sides)
+    return _judge(evidence, pooled.plan, analysis, None, 1, 3, verdict.Sides((pooled.runs, pooled.runs)))
 
 
-def _contrast(
-    contrast: Contrast,
-    evidence: Evidence,
-    study: FrozenStudy,
-    final: bool,
-    compared: int,
-    outcomes: Outcomes | None,
-) -> JudgedContrast:
+def _contrast(contrast: Contrast, evidence: Evidence, analysis: Analysis, outcomes: Outcomes | None) -> JudgedContrast:
     """Return the entry of a contrast in the results."""
-    places, sides = formatting.mean_places(contrast.residual_sd, contrast.means[1]), contrast.sides(len(study["seeds"]))
+    places, sides = formatting.mean_places(contrast.residual_sd, contrast.means[1]), contrast.sides(analysis.seeds)
     if outcomes and "spread" not in contrast.planned:
         ours, theirs = (sum(len(outcomes.reached[arm]) for arm in contrast.planned[side]) for side in ("compare", "to"))
         sides = replace(sides, reached=(ours, theirs))
-    judged = _judge(
-        evidence, contrast.plan, study, contrast.residual_sd, contrast.number, final, compared, places, sides
-    )
+    judged = _judge(evidence, contrast.plan, analysis, contrast.residual_sd, contrast.number, places, sides)
     return {"name": contrast.name, **contrast.planned, "means": list(contrast.means), **judged}
 
 
 def _judge(
     evidence: Evidence,
     plan: Plan,
-    study: FrozenStudy,
+    analysis: Analysis,
     residual_sd: float | None,
     effects: int,
-    final: bool,
-    compared: int,
     places: int,
-    sides: verdict.Sides | None = None,
+    sides: verdict.Sides,
 ) -> JudgedEffect:
     """Return the effect of an arm or a contrast with its verdict.
 
     Args:
         evidence: the evidence.
         plan: the analysis plan.
-        study: the frozen study.
+        analysis: what the verdicts of the study share.
         residual_sd: standard deviation of the noise in the model.
         effects: number of effects in the model.
-        final: whether the results include verdicts.
-        compared: number of arms and contrasts in Holm's correction.
         places: number of decimal places for the arms' means.
-        sides: the compared sides; None for an arm and its baseline.
+        sides: the compared sides.
     """
-    if not final:  # readers might mistake unplanned p-values for verdicts
+    if not analysis.final:  # readers might mistake unplanned p-values for verdicts
         evidence = replace(evidence, p=None, p_holm=None, p_equivalent=None, divergence_p=None)
-    effect, seeds = evidence.effect, len(study["seeds"])
-    decision = verdict.decide_verdict(evidence, plan) if final and seeds > 1 else None  # a single seed shows no noise
+    effect, decides = evidence.effect, analysis.final and analysis.seeds > 1  # a single seed shows no noise
+    decision = verdict.decide_verdict(evidence, plan) if decides else None
     known, worst = effect.effect, evidence.imputed
     return {
         "effect": known,
@@ -358,8 +351,10 @@ def _judge(
         "worst_case": None if worst is None else {"effect": worst.effect, "ci95": worst.interval},
         "guarded": effect.guarded,
         "verdict": decision,
-        "evidence": verdict.format_evidence(evidence, plan, sides or verdict.Sides((seeds, seeds)), places),
-        "more_seeds": verdict.seeds_still_needed(evidence, compared, plan) if decision == "inconclusive" else None,
+        "evidence": verdict.format_evidence(evidence, plan, sides, places),
+        "more_seeds": verdict.seeds_still_needed(evidence, analysis.compared, plan)
+        if decision == "inconclusive"
+        else None,
     }
 
 
@@ -429,9 +424,7 @@ def _arm(
         "role": study.get("roles", {}).get(name, {}),
         "diff": changes,
         "change": _format_change(name, changes, study),
-        "runs": [cell.facts for cell in table.cells[name]]
-        if outcomes is None
-        else describe_runs(name, table, outcomes),
+        "runs": describe_runs(name, table, outcomes),
         "diverged": len(table.diverged_seeds(name)),
         "mean": compared.mean(name),
         "sd": sd(values),

@@ -12,8 +12,7 @@ import scipy
 from taetpu.core.errors import KeyPath, UserError, check_known, suggest
 from taetpu.core.number_parsing import parse_float
 from taetpu.stats import formatting
-from taetpu.stats.divergence import Count
-from taetpu.stats.outcomes import wilson
+from taetpu.stats.outcomes import count_solved, wilson
 from taetpu.stats.plan import describe_metric
 from taetpu.stats.results import Results
 
@@ -199,8 +198,7 @@ def _check_level(claim: LevelClaim, results: Results, where: KeyPath) -> Finding
         return Finding(claim, False, "a single seed gives no interval")
     plan = results.get("plan", {})
     if "solved" in plan:
-        solved = sum(value == 1.0 for value in values)
-        mean, low, high = wilson(Count(solved, len(values) - solved), float(scipy.stats.norm.isf(0.025)))
+        mean, low, high = wilson(count_solved(values), float(scipy.stats.norm.isf(0.025)))
     else:
         mean = sum(values) / len(values)
         half = _half_width(float(np.std(values, ddof=1)), len(values))

@@ -60,11 +60,6 @@ class Contrast:
         """The key of the contrast among the keys of arms."""
         return PREFIX + self.name
 
-    @property
-    def other(self) -> str:
-        """The key of the contrast's second side among the keys of arms."""
-        return f"{self.key}:other"
-
     def sides(self, seeds: int) -> Sides:
         """Return the names of both sides for the sentence on the evidence, with their numbers of runs."""
         first, second = self.planned["compare"], self.planned["to"]
@@ -104,6 +99,7 @@ def estimate_contrasts(
 
 def _compare(name: str, entry: PlannedContrast, plan: Plan, table: Table, against: Mapping[str, str]) -> Contrast:
     sides = entry["compare"], entry["to"]
+    counts = table.count(*sides[0]), table.count(*sides[1])
     weights = {arm: sign / len(side) for side, sign in zip(sides, (1.0, -1.0), strict=True) for arm in side}
     bases = {against.get(arm, arm) for arm in weights}
     arms = [arm for arm in table.cells if arm in weights or against.get(arm, arm) in bases]
@@ -113,14 +109,14 @@ def _compare(name: str, entry: PlannedContrast, plan: Plan, table: Table, agains
     if plan.solved is not None:  # such a plan compares single arms
         shares = compare_shares({arm: values[arm] for side in sides for arm in side}, entry["to"][0])
         effect = shares.effects[entry["compare"][0]]
-        return Contrast(name, entry, plan, effect, effect, _counts(sides, table), means, shares.residual_sd, 1)
+        return Contrast(name, entry, plan, effect, effect, counts, means, shares.residual_sd, 1)
     first = next(arm for arm in arms if arm in bases)
     fit = linear_model.fit_model(values, first, plan.bounds, plan.noise, table.block)
     effect, imputed = (
         linear_model.estimate_contrast(known, weights, plan.bounds, plan.noise, table.block)
         for known in (values, worst)
     )
-    return Contrast(name, entry, plan, effect, imputed, _counts(sides, table), means, fit.residual_sd, len(arms) - 1)
+    return Contrast(name, entry, plan, effect, imputed, counts, means, fit.residual_sd, len(arms) - 1)
 
 
 def _compare_spreads(name: str, entry: PlannedContrast, metric: str, plan: Plan, table: Table) -> Contrast:
@@ -140,9 +136,8 @@ def _compare_spreads(name: str, entry: PlannedContrast, metric: str, plan: Plan,
     fit = linear_model.fit_model(values, "to", bounds, plan.noise)
     imputed = linear_model.estimate_contrast(_spreads(worst, entry), weights, bounds, plan.noise)
     means = _means([list(values[side].values()) for side in weights])
-    return Contrast(
-        name, entry, judged, fit.effects["compare"], imputed, _counts(sides, table), means, fit.residual_sd, 1
-    )
+    counts, effect = (table.count(*sides[0]), table.count(*sides[1])), fit.effects["compare"]
+    return Contrast(name, entry, judged, effect, imputed, counts, means, fit.residual_sd, 1)
 
 
 def _spreads(values: Values, entry: PlannedContrast) -> dict[str, dict[int, float]]:
@@ -153,12 +148,6 @@ def _spreads(values: Values, entry: PlannedContrast) -> dict[str, dict[int, floa
         seeds = [seed for seed in values[arms[0]] if all(seed in values[arm] for arm in arms)]
         deviations[side] = {seed: float(np.std([values[arm][seed] for arm in arms], ddof=1)) for seed in seeds}
     return deviations
-
-
-def _counts(sides: tuple[list[str], list[str]], table: Table) -> tuple[Count, Count]:
-    counted = [[table.count(arm) for arm in side] for side in sides]
-    first, second = (Count(sum(c.finished for c in side), sum(c.diverged for c in side)) for side in counted)
-    return first, second
 
 
 def _means(values: list[list[float]]) -> tuple[float | None, float | None]:

@@ -8,7 +8,7 @@ from taetpu.stats.arm_changes import changes_of
 from taetpu.stats.components import judge_components
 from taetpu.stats.ladder_results import Ladder, Scale
 from taetpu.stats.plan import Plan
-from taetpu.stats.repeats import analyse_across, analyse_tasks
+from taetpu.stats.repeats import analyse_across, analyse_tasks, rung_of
 from taetpu.stats.results import BothWays, Designs, Excess, Factorial, JudgedEffect, Parts, Results
 from taetpu.stats.results_table import Table
 from taetpu.stats.verdict import holm
@@ -75,16 +75,12 @@ def _original_roles(study: FrozenStudy) -> dict[str, Role]:
     return {arm: role for arm, role in study.get("roles", {}).items() if not {"match", "tuned"} & set(role)}
 
 
-def _scale(role: Role) -> str:
-    return role["ladder"]["rung"] if "ladder" in role else ""
-
-
 def _parts(roles: Mapping[str, Role], kind: OneByOne) -> dict[str, dict[str | None, tuple[str, str]]]:
     """Return `{rung: {part: (arm, baseline)}}`. The key of the arm that changes all parts is None."""
     parts: dict[str, dict[str | None, tuple[str, str]]] = {}
     for arm, role in roles.items():
         if role.get("design") == kind and "part" in role:
-            parts.setdefault(_scale(role), {})[role.get("part")] = arm, role.get("against", BASELINE)
+            parts.setdefault(rung_of(role), {})[role.get("part")] = arm, role.get("against", BASELINE)
     return parts
 
 
@@ -170,7 +166,7 @@ def _factorial(design: FactorialDesign, roles: Mapping[str, Role], table: Table,
     scales: dict[str, dict[str, dict[str, int]]] = {}
     for arm, role in roles.items():
         if "levels" in role:
-            cells = scales.setdefault(_scale(role), {})
+            cells = scales.setdefault(rung_of(role), {})
             cells.setdefault(role.get("against", BASELINE), dict.fromkeys(design["factors"], 0))
             cells[arm] = dict(role["levels"])
     levels = {factor: len(titles) for factor, titles in design["factors"].items()}
@@ -289,4 +285,4 @@ def _limits_of_arms(study: FrozenStudy) -> list[str]:
 def _is_written(arm: str, role: Role, rung: str) -> bool:
     """Return whether the study file or its grid defines the arm, and the arm has the scale `rung`."""
     derived = {"design", "match", "tuned"} & set(role)
-    return arm != BASELINE and not derived and _scale(role) == rung
+    return arm != BASELINE and not derived and rung_of(role) == rung

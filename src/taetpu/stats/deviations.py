@@ -74,6 +74,18 @@ def tuning_metric(tuning: Tuning, primary: str) -> str:
     return tuning.get("metric", primary)
 
 
+def mean_over_seeds(values: Sequence[float | None]) -> float | None:
+    """Return the mean of a tuning trial; None if a seed is missing or diverged."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if len(known) == len(values) else None
+
+
+def best_trial(means: Mapping[str, float | None], direction: str) -> str | None:
+    """Return the trial with the best mean, the first one among equals; None if no trial finished on every seed."""
+    known = {cell: mean for cell, mean in means.items() if mean is not None}
+    return (min if direction == "min" else max)(known, key=lambda cell: known[cell], default=None)
+
+
 def awaits_tuned_arms(study: FrozenStudy) -> bool:
     """Return whether tuning is unfinished, so that the study lacks the tuned arms of its plan."""
     return not study.get("tuning") and any(arm.endswith(TUNED_SUFFIX) for arm in study["plan"]["arms"])

@@ -56,7 +56,6 @@ def estimate_effects(
     changes: Float[np.ndarray, "effect document"],
     weights: Float[np.ndarray, " document"],
     *,
-    level: float = LEVEL,
     draws: int = DRAWS,
     seed: int = 0,
 ) -> Effects:
@@ -65,19 +64,16 @@ def estimate_effects(
     Args:
         changes: The sum of the weighted changes of the losses of each document, for each effect.
         weights: The sum of the weights of each document, above 0.
-        level: The probability with which the intervals contain all true effects.
         draws: The number of samples of documents.
         seed: The seed of the samples.
     """
     changes, weights = np.asarray(changes, np.float64), np.asarray(weights, np.float64)
     documents = len(weights)
     estimate = changes.sum(-1) / weights.sum()
-    if documents < 2:
-        missing = np.full(estimate.shape, np.nan)
-        return Effects(estimate, missing, missing, missing, missing, documents)
-    error = _errors(np.ones((1, documents)), changes, weights)[0]
+    error = missing = np.full(estimate.shape, np.nan)
+    if documents > 1:
+        error = _errors(np.ones((1, documents)), changes, weights)[0]
     if documents < LEAST:
-        missing = np.full(estimate.shape, np.nan)
         return Effects(estimate, error, missing, missing, missing, documents)
     rng = np.random.default_rng(seed)
     counts = rng.multinomial(documents, np.full(documents, 1 / documents), draws).astype(np.float64)
@@ -87,7 +83,7 @@ def estimate_effects(
     # A sample without variance has no studentised error. It counts as the largest one, unless nothing varies at all.
     with np.errstate(divide="ignore", invalid="ignore"):
         studentised = np.where(apart <= 1e-12 * (1 + np.abs(estimate)), 0.0, apart / errors)
-    critical = critical_values(studentised, level, documents - 1)
+    critical = critical_values(studentised, LEVEL, documents - 1)
     critical = np.where(np.isfinite(critical), critical, np.nan)
     return Effects(estimate, error, estimate - critical * error, estimate + critical * error, critical, documents)
 

@@ -12,6 +12,7 @@ sequential Holm procedure with multiple primary endpoints).
 
 import math
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import scipy
@@ -32,26 +33,20 @@ def overall_p(p: float, shares: Sequence[float], index: int) -> float:
         return p
     if index == 0:
         return min(1.0, float(4 * scipy.special.ndtr(scipy.special.ndtri(p / 4) * math.sqrt(shares[0]))))
-    bound, share, before = (
-        -float(scipy.special.ndtri(max(p, MIN_P) / 2)) * math.sqrt(shares[index]),
-        shares[index],
-        shares[index - 1],
-    )
+    share, before = shares[index], shares[index - 1]
+    bound = -float(scipy.special.ndtri(max(p, MIN_P) / 2)) * math.sqrt(share)
 
     def excess(log_alpha: float) -> float:
         """Return the alpha needed for rejection at `p` minus the alpha available at this analysis."""
         alpha = math.exp(log_alpha)
         points, mass = _continuing(alpha, shares[:index])
-        return _mass_beyond(bound, points, mass, math.sqrt(share - before)) - (
-            alpha_spent(alpha, share) - alpha_spent(alpha, before)
-        )
+        available = alpha_spent(alpha, share) - alpha_spent(alpha, before)
+        return _mass_beyond(bound, points, mass, math.sqrt(share - before)) - available
 
     low, high = math.log(MIN_P), math.log(1 - 1e-9)
     if excess(high) >= 0:
         return 1.0
-    return (
-        MIN_P if excess(low) <= 0 else math.exp(scipy.optimize.root_scalar(excess, bracket=(low, high), xtol=1e-8).root)
-    )
+    return MIN_P if excess(low) <= 0 else math.exp(cast(float, scipy.optimize.brentq(excess, low, high, xtol=1e-8)))
 
 
 def nominal_level(alpha: float, shares: Sequence[float], index: int) -> float:
@@ -95,11 +90,7 @@ def _find_bound(points: np.ndarray, mass: np.ndarray, sd: float, rate: float) ->
     high = 1.0
     while _mass_beyond(high, points, mass, sd) > rate:
         high *= 2
-    return float(
-        scipy.optimize.root_scalar(
-            lambda b: _mass_beyond(b, points, mass, sd) - rate, bracket=(0.0, high), xtol=1e-10
-        ).root
-    )
+    return cast(float, scipy.optimize.brentq(lambda b: _mass_beyond(b, points, mass, sd) - rate, 0.0, high, xtol=1e-10))
 
 
 def inflated_error_rate(alpha: float, seeds: Sequence[int]) -> float:

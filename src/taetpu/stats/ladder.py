@@ -11,6 +11,7 @@ from typing_extensions import TypedDict
 
 from taetpu.stats.ladder_results import ArmTrend, Extrapolated, Fate, Trend
 from taetpu.stats.linear_model import CONFIDENCE, ROUNDING, clip
+from taetpu.stats.load import is_number
 from taetpu.stats.plan import Plan
 
 Measure = Literal["params", "flops"]
@@ -71,12 +72,8 @@ def trend_measure(baselines: Sequence[Size]) -> Measure | None:
         baselines: the baseline of each rung.
     """
     changes = [change for base in baselines for change in base["diff"].items()]
-    other = changes_data(path for path, _ in changes) or not all(_is_number(value) for _, value in changes)
+    other = changes_data(path for path, _ in changes) or not all(is_number(value) for _, value in changes)
     return None if other else size_measure(baselines)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def changes_data(paths: Iterable[str]) -> bool:

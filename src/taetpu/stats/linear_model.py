@@ -175,17 +175,8 @@ def fit_model(
     if weighed is None:
         return Fit(effects, 0.0 if cells.df else None, cells.df, None)
     variance, df = weighed.variance
-    noisy = frozenset(arm for arm, share in weighed.apart.items() if share > NOISY)
-    return Fit(
-        effects,
-        math.sqrt(variance),
-        df,
-        _levene(cells),
-        noisy,
-        weighed.copied > NOISY,
-        weighed.sds,
-        weighed.apart,
-    )
+    noisy, copies = frozenset(arm for arm, share in weighed.apart.items() if share > NOISY), weighed.copied > NOISY
+    return Fit(effects, math.sqrt(variance), df, _levene(cells), noisy, copies, weighed.sds, weighed.apart)
 
 
 def estimate_contrast(

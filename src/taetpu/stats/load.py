@@ -93,15 +93,16 @@ def _wrong(result: Any) -> str | None:
         return f"a run's result must be a mapping, got {type(result).__name__}"
     if result.get("outcome") not in OUTCOMES:
         return f"outcome must be one of {', '.join(OUTCOMES)}, got {result.get('outcome')!r}"
-    if not _is_number(result.get("steps")):
+    if not is_number(result.get("steps")):
         return f"steps must be a number, got {result.get('steps')!r}"
     if not isinstance(result.get("metrics"), Mapping):
         return "the result has no metrics"
-    odd = [name for name, value in result["metrics"].items() if value is not None and not _is_number(value)]
+    odd = [name for name, value in result["metrics"].items() if value is not None and not is_number(value)]
     return f"metric {odd[0]!r} must be a number, got {result['metrics'][odd[0]]!r}" if odd else None
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Return whether a value is a number and no truth value."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

@@ -16,7 +16,7 @@ conservative with shared seeds, and needs 4 seeds for a p below 0.05; benchmarks
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -162,9 +162,9 @@ def wilson(count: Count, z: float) -> tuple[float, float, float]:
     return p, max(0.0, (centre - half) / (1 + z * z / n)), min(1.0, (centre + half) / (1 + z * z / n))
 
 
-def count_solved(values: Mapping[int, float]) -> Count:
+def count_solved(values: Collection[float]) -> Count:
     """Return the number of runs with the value 1, as `finished`, and of those with the value 0, as `diverged`."""
-    solved = sum(value == 1.0 for value in values.values())
+    solved = sum(value == 1.0 for value in values)
     return Count(solved, len(values) - solved)
 
 
@@ -175,7 +175,7 @@ def compare_shares(values: Mapping[str, Mapping[int, float]], baseline: str) -> 
         values: 1 or 0 for each run that has ended, by arm and seed.
         baseline: the name of the baseline.
     """
-    counts = {arm: count_solved(row) for arm, row in values.items()}
+    counts = {arm: count_solved(row.values()) for arm, row in values.items()}
     effects: dict[str, Effect] = {}
     for arm, ours in counts.items():
         theirs = counts[baseline]

@@ -157,8 +157,7 @@ def pool_effects(study: FrozenStudy, table: Table, plan: Plan) -> list[Pooled]:
             continue
         differences = [_differences(scores, arm) for scores in both]
         effect, imputed = (pooled_effect(each, plan.pool) for each in differences)
-        sides = [[table.count(arms[of][task]) for task in plan.tasks] for of in (arm, BASELINE)]
-        first, other = (Count(sum(c.finished for c in side), sum(c.diverged for c in side)) for side in sides)
+        first, other = (table.count(*(arms[of][task] for task in plan.tasks)) for of in (arm, BASELINE))
         runs = sum(len(table.cells[name]) for name in names.values())
         pooled.append(Pooled(arm, judged, effect, imputed, (first, other), differences[0], runs))
     return pooled

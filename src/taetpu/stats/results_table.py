@@ -123,9 +123,9 @@ class Table:
         """Return the seeds on which an arm diverged."""
         return frozenset(cell.seed for cell in self.cells[arm] if cell.outcome == "diverged")
 
-    def count(self, arm: str) -> Count:
-        """Count an arm's runs that have a value, and its diverged runs."""
-        return Count(len(self.values(arm)), len(self.diverged_seeds(arm)))
+    def count(self, *arms: str) -> Count:
+        """Count the runs of arms that have a value, and its diverged runs."""
+        return Count(sum(len(self.values(arm)) for arm in arms), sum(len(self.diverged_seeds(arm)) for arm in arms))
 
     def results(self, arm: str) -> list[Mapping[str, Any]]:
         """Return the contents of `result.json` for the arm's runs that have ended."""

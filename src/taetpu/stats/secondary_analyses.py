@@ -18,7 +18,7 @@ of a schedule that ends at the same step.
 import math
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import scipy
@@ -60,10 +60,8 @@ def critical_value(arms: int, df: float, confidence: float = 0.95) -> float:
     if arms == 1:
         return lowest
     highest = float(scipy.stats.t.isf((1 - confidence) / 2 / arms, df))  # Bonferroni's bound ignores the correlation
-    return float(
-        scipy.optimize.root_scalar(
-            lambda c: _all_below(c, arms, df) - confidence, bracket=(lowest, highest), xtol=1e-6
-        ).root
+    return cast(
+        float, scipy.optimize.brentq(lambda c: _all_below(c, arms, df) - confidence, lowest, highest, xtol=1e-6)
     )
 
 

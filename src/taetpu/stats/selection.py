@@ -73,18 +73,15 @@ def choices_of(results: Sequence[tuple[int, Mapping[str, Any]]]) -> list[Choice]
     Args:
         results: the seeds and the contents of `result.json` of the runs that have ended.
     """
-    rows = list[Choice]()
-    for seed, result in results:
-        if "selection" in result:
-            chosen = result["selection"]
-            rows.append(
-                {
-                    "seed": seed,
-                    "steps": result["steps"],
-                    "stopped": result.get("stopped_at") is not None,
-                    "chosen": chosen.get("evaluate", {}).get("step"),
-                    "averaged": chosen.get("evaluate", {}).get("models"),
-                    "factor": chosen.get("schedule", {}).get("factor"),
-                }
-            )
-    return rows
+    return [
+        {
+            "seed": seed,
+            "steps": result["steps"],
+            "stopped": result.get("stopped_at") is not None,
+            "chosen": chosen.get("evaluate", {}).get("step"),
+            "averaged": chosen.get("evaluate", {}).get("models"),
+            "factor": chosen.get("schedule", {}).get("factor"),
+        }
+        for seed, result in results
+        if (chosen := result.get("selection")) is not None
+    ]

@@ -11,7 +11,13 @@ import numpy as np
 from taetpu.stats.analyse import compute_results
 from taetpu.stats.blocked_anova import Array
 from taetpu.stats.designs import LIMITS
-from taetpu.stats.deviations import find_departures, find_unplanned_runs, tuning_metric
+from taetpu.stats.deviations import (
+    best_trial,
+    find_departures,
+    find_unplanned_runs,
+    mean_over_seeds,
+    tuning_metric,
+)
 from taetpu.stats.integrity import check_records, raise_if_damaged
 from taetpu.stats.load import COMPLETED, read_config, read_result, read_study
 from taetpu.stats.plan import describe_metric, read_plan
@@ -173,22 +179,14 @@ def _check_tuning(study: FrozenStudy, runs: Sequence[RunFolder]) -> Iterator[str
             came_to = [_finished_value(ended.get((trial["arm"], seed)), metric) for seed in tuning["seeds"]]
             if came_to != trial["by_seed"]:
                 yield f"study.yaml: tuning {name} with {cell} gave {came_to}, but {trial['by_seed']} is recorded"
-        means = {cell: _mean_over_seeds(trial["by_seed"]) for cell, trial in entry["trials"].items()}
-        known = {cell: mean for cell, mean in means.items() if mean is not None}
-        pick = min if study["plan"]["direction"] == "min" else max
-        best = pick(known, key=lambda cell: known[cell], default=None)
+        means = {cell: mean_over_seeds(trial["by_seed"]) for cell, trial in entry["trials"].items()}
+        best = best_trial(means, study["plan"]["direction"])
         if best != entry["best"]:
             yield f"study.yaml: the best trial of {name} is {best}, but {entry['best']} is recorded"
 
 
 def _finished_value(result: Mapping[str, Any] | None, metric: str) -> float | None:
     return result["metrics"].get(metric) if result is not None and result["outcome"] in COMPLETED else None
-
-
-def _mean_over_seeds(values: Sequence[float | None]) -> float | None:
-    """Return the mean of the values; None if a value is missing."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if len(known) == len(values) else None
 
 
 def _mean_from_sums(sums: Mapping[str, Array], names: Sequence[str]) -> float | None:

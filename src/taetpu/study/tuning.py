@@ -7,6 +7,7 @@ from typing import Any
 from taetpu.spec.loaded_study import LoadedStudy
 from taetpu.spec.tuning import Tuning
 from taetpu.spec.unresolved_arms import bounded
+from taetpu.stats.deviations import best_trial, mean_over_seeds
 from taetpu.stats.load import COMPLETED, read_result
 from taetpu.store.frozen_study import Role, TunedRole
 from taetpu.store.frozen_study import Tuning as TuningRecord
@@ -73,7 +74,7 @@ def choose_values(study: LoadedStudy[Any], trial_runs: Iterable[tuple[str, RunFo
             for cell, values in grid.cells.items()
             for name in [_trial_name(arm.name, cell)]
         }
-        best = _best(outcomes, study.measure.direction)
+        best = best_trial({cell: entry["mean"] for cell, entry in outcomes.items()}, study.measure.direction)
         if outcomes:
             edge = grid.edges(outcomes[best]["values"]) if best else []
             arms[arm.name] = {"trials": outcomes, "best": best, "edge": edge}
@@ -84,15 +85,7 @@ def choose_values(study: LoadedStudy[Any], trial_runs: Iterable[tuple[str, RunFo
 def _outcome(results: Sequence[Mapping[str, Any]], metric: str) -> dict[str, Any]:
     measured = [result["metrics"].get(metric) if result["outcome"] in COMPLETED else None for result in results]
     values = [value if value is not None and math.isfinite(value) else None for value in measured]
-    known = [value for value in values if value is not None]
-    return {"mean": sum(known) / len(known) if len(known) == len(values) else None, "by_seed": values}
-
-
-def _best(outcomes: Mapping[str, Mapping[str, Any]], direction: str) -> str | None:
-    """Return the first combination with the best mean, or None if every combination has a diverged run."""
-    finished = {cell: entry["mean"] for cell, entry in outcomes.items() if entry["mean"] is not None}
-    pick = min if direction == "min" else max
-    return pick(finished, key=lambda cell: finished[cell], default=None)
+    return {"mean": mean_over_seeds(values), "by_seed": values}
 
 
 def tuned_arms(study: LoadedStudy[Any], chosen: TuningRecord, derive: Derive) -> Iterator[Any]:
