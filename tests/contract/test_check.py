@@ -70,6 +70,15 @@ INERT = {  # settings of the baseline -> arms, and the values that the reason na
 }
 
 
+def test_steps_are_traced_only_for_arms_that_evaluate_alike(study):
+    """Tracing a step takes most of the time of the check, and different evaluations are part of different steps."""
+    arms = {"relu": "{model.ffn: relu}", "gelu": "{model.ffn: gelu-tanh}"}
+    apart = check_arms(study(*(f"{name}: {arm}" for name, arm in arms.items()), base="ffn: relu2"))
+    assert [name for name, arm in apart.items() if "traced_step" in vars(arm.outline)] == []
+    alike = check_arms(study("lion: {train.optimizer: lion}", base="ffn: relu2"))
+    assert [name for name, arm in alike.items() if "traced_step" in vars(arm.outline)] == ["baseline", "lion"]
+
+
 @pytest.mark.parametrize("base", by_default(INERT, ""))
 def test_arms_without_effect_are_refused_with_the_reason(study, base):
     arms = INERT[base]

@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from taetpu.core.errors import DataWarning, Failed, UserError
+from taetpu.core.jax_setup import collect_garbage_less_often
 from taetpu.core.streams import discard_output, escape_controls, prepare_streams
 
 INTERRUPTED = 130
@@ -135,6 +136,7 @@ def main() -> None:
     """Run the command in `sys.argv` and exit with its code. An error is printed and determines the exit code."""
     arguments = sys.argv[1:] or ["--help"]
     prepare_streams()
+    collect_garbage_less_often()
     warnings.showwarning = partial(_show_warning, set())
     try:
         code = app(arguments, prog_name="taetpu", standalone_mode=False)

@@ -1,5 +1,6 @@
 """Preparation of the environment for jax, before it is first imported. This module does not import jax."""
 
+import gc
 import os
 import sys
 from importlib import import_module
@@ -43,6 +44,14 @@ def prepare_jax(*, cpu: bool = False) -> None:
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(programs))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
+
+def collect_garbage_less_often() -> None:
+    """Collect garbage in a process of taetpu less often than Python does by default.
+
+    Importing jax and tracing programs create many objects, and looking for unreachable ones took an eighth of the time.
+    """
+    gc.set_threshold(100_000, 20, 20)
 
 
 def call_prepared(cpu: bool, module: str, name: str, *arguments: Any) -> Any:

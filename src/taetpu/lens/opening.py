@@ -8,7 +8,6 @@ from typing import Any
 from taetpu.core.errors import UserError
 from taetpu.core.json_files import RESTORE, is_missing, parse_object, read_object
 from taetpu.core.plugins import load_plugins
-from taetpu.interop.huggingface import import_folder
 from taetpu.interop.peft import CONFIG as ADAPTER
 from taetpu.lens.opened import OpenedModel
 from taetpu.store.addresses import find_run, find_run_folder
@@ -89,6 +88,8 @@ def _model_config(name: str | Path) -> Mapping[str, Any] | None:
 
 def _open_folder(name: str, config: Mapping[str, Any]) -> OpenedModel:
     if "model_type" in config:
+        from taetpu.interop.huggingface import import_folder
+
         made = import_folder(name)
         sizes = made.interface, made.seq_len
         saved = SavedModel(made.model, made.config.resolve(), *sizes, made.tokenizer, made.special_tokens)

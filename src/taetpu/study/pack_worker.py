@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from taetpu.core.jax_setup import prepare_jax
+from taetpu.core.jax_setup import collect_garbage_less_often, prepare_jax
 from taetpu.programs.supervisor import SET_DEATH_SIGNAL, set_process_option
 
 if TYPE_CHECKING:
@@ -97,6 +97,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the driver decides
     pipe = Connection(int(sys.argv[1]))
     threading.Thread(target=_end_with, args=(driver,), daemon=True).start()
+    collect_garbage_less_often()
     prepare_jax(cpu=True)
     import_module("taetpu.study.pack_training")  # takes seconds, in which the driver checks the study
     with suppress(EOFError):  # the driver has no packs for this process
