@@ -52,7 +52,7 @@ def write_documents(folder: Path, count: int) -> Path:
 
 def write_tokenizer(file: Path, vocab_size: int = 8192) -> Path:
     """Write a byte-level BPE of the text of Python's `help()`."""
-    from taetpu.data.tokenizers import BPEConfig
+    from taetpu.data.tokenizers.bpe import BPEConfig
 
     file.write_text(BPEConfig(vocab_size=vocab_size).train(join_documents(python_docs())).to_json())
     return file

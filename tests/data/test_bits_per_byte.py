@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
 from taetpu.data.text import TextTask
-from taetpu.data.tokenizers import UNK, CharConfig, CharTokenizer, LibraryTokenizer, Tokenizer
+from taetpu.data.tokenizers.base import Tokenizer
+from taetpu.data.tokenizers.characters import UNK, CharConfig, CharTokenizer
+from taetpu.data.tokenizers.library import LibraryTokenizer
 from taetpu.train.metric_series import metrics_from_sums
 
 TOKENIZERS = [

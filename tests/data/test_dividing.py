@@ -6,8 +6,10 @@ from hypothesis import strategies as st
 from tests.tokenizer_files import ranks_of, train_bpe, write_ranks
 
 from taetpu.core.config_parsing import build_component
-from taetpu.data.tokenizers import BPEConfig, base, cutting, load_tokenizer
+from taetpu.data.tokenizers import base, cutting
+from taetpu.data.tokenizers.bpe import BPEConfig
 from taetpu.data.tokenizers.crop import merge_steps
+from taetpu.data.tokenizers.library import load_tokenizer
 from taetpu.data.tokenizers.ranks import find_merges
 
 TEXT = "It's 1234 words, and\n\n  some\t more  \r\n of them's; don't. \x1c \x85 end" * 20

@@ -9,7 +9,7 @@ from tests.tokenizer_files import write_tokenizer
 
 from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
-from taetpu.data.tokenizers import load_tokenizer
+from taetpu.data.tokenizers.library import load_tokenizer
 from taetpu.testing import check_component
 
 NAMES = [f"{name}{chr(97 + i)}" for i in range(20) for name in ("emma", "olivia", "ava", "jo", "isabella")]

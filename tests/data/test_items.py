@@ -12,7 +12,7 @@ from taetpu.core.model_interface import Interface
 from taetpu.data.base import BatchSpec
 from taetpu.data.items.formats import FORMATS, read_items
 from taetpu.data.items.item_set import encode_items, pad_prompts, pad_rows, prefix_token
-from taetpu.data.tokenizers import ByteConfig, CharConfig
+from taetpu.data.tokenizers.characters import ByteConfig, CharConfig
 
 SWAG, ARC = ITEMS["hellaswag"][1][0], ITEMS["arc"][1][0]
 BYTES = ByteConfig().train("")

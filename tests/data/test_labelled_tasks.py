@@ -21,7 +21,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.model_interface import Interface
 from taetpu.data.base import Batch
 from taetpu.data.labelled.sequences import fit, frame_of
-from taetpu.data.tokenizers import wrap_tokenizer
+from taetpu.data.tokenizers.library import wrap_tokenizer
 from taetpu.train.model_io import InterfaceRecord
 
 ROWS = labelled_rows()

@@ -13,7 +13,9 @@ from tokenizers import decoders, models, pre_tokenizers, processors
 from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import root_key
 from taetpu.data.masking import draw_mask, find_words, fixed_mask, hide
-from taetpu.data.tokenizers import ByteConfig, CharConfig, SentencePieceConfig, wrap_tokenizer
+from taetpu.data.tokenizers.characters import ByteConfig, CharConfig
+from taetpu.data.tokenizers.library import wrap_tokenizer
+from taetpu.data.tokenizers.pieces import SentencePieceConfig
 
 TEXT = "the lower towers were lowered by the low power\nof flowers " * 20
 SHAPE = (4000, 32)

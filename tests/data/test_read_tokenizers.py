@@ -18,7 +18,9 @@ from tests.tokenizer_files import END, fill_ranks, ranks_of, train_bpe, train_pi
 from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
 from taetpu.data.text import TextTask
-from taetpu.data.tokenizers import ByteConfig, CharConfig, Tokenizer, load_tokenizer
+from taetpu.data.tokenizers.base import Tokenizer
+from taetpu.data.tokenizers.characters import ByteConfig, CharConfig
+from taetpu.data.tokenizers.library import load_tokenizer
 from taetpu.data.tokenizers.ranks import PATTERNS, SPECIAL
 
 TEXT = (

@@ -14,7 +14,7 @@ from taetpu.core.keys import root_key
 from taetpu.data import text as text_task
 from taetpu.data.base import read_windows
 from taetpu.data.text import TextTask
-from taetpu.data.tokenizers import load_tokenizer
+from taetpu.data.tokenizers.library import load_tokenizer
 from taetpu.spec.study_config import RunConfig
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "ate", "it"]

@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 
 from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
-from taetpu.data.tokenizers import LONGEST_WORD, UNK, Tokenizer, load_tokenizer
+from taetpu.data.tokenizers.base import Tokenizer
+from taetpu.data.tokenizers.bpe import LONGEST_WORD
+from taetpu.data.tokenizers.characters import UNK
+from taetpu.data.tokenizers.library import load_tokenizer
 
 TEXT = "To be, or not to be:\n\n    that is the question. \u00e9t\u00e9 \u4f60\u597d \U0001f600\n" * 3
 KINDS = [{"kind": "char"}, {"kind": "byte"}, {"kind": "bpe", "vocab_size": 300}]
@@ -108,7 +111,7 @@ def test_unknown_characters_can_be_refused(stored: bool):
 def test_bpe_training_is_the_same_in_every_process():
     # Every pair of TEXT occurs three times, so that ties decide, and hash maps are seeded anew in each process.
     program = (
-        "import sys; from taetpu.data.tokenizers import BPEConfig;"
+        "import sys; from taetpu.data.tokenizers.bpe import BPEConfig;"
         "sys.stdout.write(BPEConfig(vocab_size=290).train(sys.argv[1]).to_json())"
     )
     other = subprocess.run([sys.executable, "-c", program, TEXT], capture_output=True, text=True, check=True).stdout
@@ -140,7 +143,7 @@ def test_a_word_of_a_million_bytes_is_trained_and_encoded():
 @pytest.mark.slow
 def test_an_interrupt_ends_the_training_of_bpe():
     program = (
-        "import random, sys; from taetpu.data.tokenizers import BPEConfig;"
+        "import random, sys; from taetpu.data.tokenizers.bpe import BPEConfig;"
         "text = ''.join(random.Random(0).choices('ACGT', k=6_000_000)); print('ready', flush=True);"
         "BPEConfig(vocab_size=20_000).train(text)"
     )

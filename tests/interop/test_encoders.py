@@ -15,7 +15,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.keys import root_key
 from taetpu.core.model_interface import Interface
 from taetpu.data.labelled.sequences import with_frame
-from taetpu.data.tokenizers import CharConfig
+from taetpu.data.tokenizers.characters import CharConfig
 from taetpu.interop.exporting import save_folder, to_huggingface
 from taetpu.interop.huggingface import from_huggingface, import_folder, import_model
 from taetpu.nn.lm import ModelConfig, build_model

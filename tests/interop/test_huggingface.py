@@ -18,7 +18,7 @@ from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
 from taetpu.core.keys import root_key
 from taetpu.core.registry import kinds
-from taetpu.data.tokenizers import BPEConfig
+from taetpu.data.tokenizers.bpe import BPEConfig
 from taetpu.interop.blank import blank_model
 from taetpu.interop.exporting import save_folder, to_huggingface
 from taetpu.interop.huggingface import from_huggingface, import_config, import_folder, load_folder

@@ -9,7 +9,7 @@ import transformers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from taetpu.core.errors import UserError
-from taetpu.data.tokenizers import LibraryTokenizer, load_tokenizer
+from taetpu.data.tokenizers.library import LibraryTokenizer, load_tokenizer
 from taetpu.interop.tokenizer_files import FLAGS, read_tokenizer, select_files
 
 TRAINING = ["a small boat crossed the cold river, while two dogs slept near fire no. 27; nobody spoke. " * 9]

@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 import taetpu
 from taetpu.core.errors import DataWarning, UserError
 from taetpu.core.json_files import LARGEST_FILE
-from taetpu.data.tokenizers import ByteConfig
+from taetpu.data.tokenizers.characters import ByteConfig
 from taetpu.interop.huggingface import import_folder
 
 FILES = ("config.json", "generation_config.json", "model.safetensors.index.json")

@@ -15,7 +15,7 @@ import taetpu
 from taetpu.cli.main import app
 from taetpu.core.config_parsing import load_config
 from taetpu.core.model_interface import Interface
-from taetpu.data.tokenizers import load_tokenizer
+from taetpu.data.tokenizers.library import load_tokenizer
 from taetpu.nn.lm import ModelConfig
 from taetpu.nn.named_arrays import named_parameters, with_parameters
 

@@ -11,7 +11,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.model_interface import Interface
 from taetpu.data.items.formats import read_items
 from taetpu.data.items.item_set import RowScores, encode_items
-from taetpu.data.tokenizers import ByteConfig
+from taetpu.data.tokenizers.characters import ByteConfig
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from taetpu.core.errors import UserError
-from taetpu.data.tokenizers import BPEConfig, ByteConfig, CharConfig
+from taetpu.data.tokenizers.bpe import BPEConfig
+from taetpu.data.tokenizers.characters import ByteConfig, CharConfig
 from taetpu.spec.start import StartConfig, StoredModel, read_start
 
 LATIN = CharConfig().train("abc")

@@ -9,7 +9,7 @@ import pytest
 from taetpu.core.errors import UserError
 from taetpu.core.jit_once import jit_once
 from taetpu.core.model_interface import Interface
-from taetpu.data.tokenizers import load_tokenizer
+from taetpu.data.tokenizers.library import load_tokenizer
 from taetpu.lens.opening import open_run
 from taetpu.nn.named_arrays import named_parameters
 from taetpu.train.model_io import from_files, to_files

@@ -227,7 +227,7 @@ def warn_of_unknown(opened: "OpenedModel", text: str) -> None:
     Raises:
         UserError: if the text is not UTF-8.
     """
-    from taetpu.data.tokenizers import check_unicode
+    from taetpu.data.tokenizers.base import check_unicode
     from taetpu.lens.token_texts import name_distinct
 
     check_unicode(text)

@@ -72,7 +72,7 @@ DECLARATIONS: dict[str, Declaration] = {
     "metric": Declaration("taetpu.optim.metrics.Metric"),
     "eval_metric": Declaration("taetpu.optim.eval_metrics.EvalMetric"),
     "task": Declaration("taetpu.data.base.Task"),
-    "tokenizer": Declaration("taetpu.data.tokenizers.TokenizerConfig"),
+    "tokenizer": Declaration("taetpu.data.tokenizers.base.TokenizerConfig"),
     "tracker": Declaration("taetpu.trackers.base.Tracker"),
 }
 

@@ -28,7 +28,7 @@ from taetpu.core.metric_spec import ACCURACY, LOSS, MetricSpec
 from taetpu.core.model_interface import Interface
 from taetpu.data.digests import digest_file
 from taetpu.data.feistel import permuted
-from taetpu.data.tokenizers import Tokenizer
+from taetpu.data.tokenizers.base import Tokenizer
 
 if TYPE_CHECKING:
     from taetpu.data.mixture import Mixture

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from taetpu.data.splitting import collapse, hashed_split
-from taetpu.data.tokenizers import Tokenizer
+from taetpu.data.tokenizers.base import Tokenizer
 
 
 class Job(NamedTuple):

@@ -16,7 +16,7 @@ from taetpu.data.bigrams import Pairs, bigram_loss, find_pairs
 from taetpu.data.mixture import Mixture
 from taetpu.data.stream_source import StreamSource
 from taetpu.data.token_files import TokenStream
-from taetpu.data.tokenizers import Tokenizer
+from taetpu.data.tokenizers.base import Tokenizer
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from jaxtyping import Array, Int
 from taetpu.core.keys import Key
 from taetpu.core.model_interface import Interface
 from taetpu.data.base import Batch, Source, Split, epoch_rows
-from taetpu.data.tokenizers import Tokenizer
+from taetpu.data.tokenizers.base import Tokenizer
 
 
 class ExampleSource(Source):

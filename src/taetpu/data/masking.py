@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from taetpu.core.keys import Key, named
-from taetpu.data.tokenizers import Tokenizer
+from taetpu.data.tokenizers.base import Tokenizer
 
 SPACES, BYTE_SPACES = frozenset(" \t\n\r\u2581"), frozenset("\u0120\u010a\u0109\u010d")
 """White space in vocabularies: unchanged or as in SentencePiece, and as in byte-level BPE."""

@@ -20,7 +20,7 @@ from taetpu.core.model_interface import Interface
 from taetpu.data.base import Batch, Source, Split
 from taetpu.data.bigrams import pair_loss, unigram_loss
 from taetpu.data.masking import draw_mask, find_words, fixed_mask, hide
-from taetpu.data.tokenizers import Tokenizer
+from taetpu.data.tokenizers.base import Tokenizer
 from taetpu.data.tokenizers.bordered import with_tokens
 
 EVALUATED_SHARE = 0.15

@@ -15,7 +15,7 @@ from taetpu.core.keys import Key, named
 from taetpu.core.model_interface import Interface
 from taetpu.data.base import Batch
 from taetpu.data.example_source import ExampleSource
-from taetpu.data.tokenizers import Tokenizer
+from taetpu.data.tokenizers.base import Tokenizer
 
 CLS, SEP = "[CLS]", "[SEP]"
 """Names of the token before a pair and of the token after each piece, unless the study names others."""

@@ -17,7 +17,7 @@ from taetpu.data.bigrams import Pairs, bigram_loss, find_pairs
 from taetpu.data.mixture import Mixture
 from taetpu.data.overlap import overlap
 from taetpu.data.token_files import TokenStream, refuse_changed
-from taetpu.data.tokenizers import Tokenizer
+from taetpu.data.tokenizers.base import Tokenizer
 
 EVALUATED = ("val", "test")
 PROMPT_LENGTH = 16

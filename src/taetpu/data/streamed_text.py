@@ -30,7 +30,7 @@ from taetpu.data.splitting import hashed_split
 from taetpu.data.token_cache import SPLITS, TOKENIZER, Counts, TokenWriter, read_tokenizer
 from taetpu.data.token_files import TokenFile
 from taetpu.data.tokenizer_pool import encode_blocks
-from taetpu.data.tokenizers import Tokenizer, TokenizerConfig
+from taetpu.data.tokenizers.base import Tokenizer, TokenizerConfig
 
 BLOCK = 2**21
 """Number of characters that are tokenized at once."""

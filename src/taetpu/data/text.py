@@ -28,8 +28,9 @@ from taetpu.data.text_parts import Parts, none_assigned, read_parts
 from taetpu.data.text_source import TextSource
 from taetpu.data.token_cache import SPLITS
 from taetpu.data.token_files import TokenStream, join_streams
-from taetpu.data.tokenizers import CharConfig, Tokenizer, TokenizerConfig
+from taetpu.data.tokenizers.base import Tokenizer, TokenizerConfig
 from taetpu.data.tokenizers.bordered import END, with_borders
+from taetpu.data.tokenizers.characters import CharConfig
 from taetpu.data.tokenizers.files import ReadTokenizerConfig
 from taetpu.data.unknown_tokens import find_unknown, unknown_facts
 

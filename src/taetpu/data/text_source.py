@@ -12,7 +12,7 @@ from taetpu.data.base import train_windows
 from taetpu.data.mixture import Mixture
 from taetpu.data.stream_source import StreamSource
 from taetpu.data.token_files import TokenStream
-from taetpu.data.tokenizers import Tokenizer
+from taetpu.data.tokenizers.base import Tokenizer
 
 
 class TextSource(StreamSource):

@@ -21,7 +21,8 @@ from taetpu.core.jax_setup import cache_folder
 from taetpu.data.digests import digest_tokens
 from taetpu.data.document_encoding import Block, Encoded
 from taetpu.data.token_files import TokenFile
-from taetpu.data.tokenizers import Tokenizer, load_tokenizer
+from taetpu.data.tokenizers.base import Tokenizer
+from taetpu.data.tokenizers.library import load_tokenizer
 
 SPLITS: tuple[str, ...] = ("train", "val", "test")
 COMMONEST = 1000

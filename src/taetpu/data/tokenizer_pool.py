@@ -16,7 +16,7 @@ from taetpu.core.child_process import Child, child_command, read_requests
 from taetpu.core.errors import UserError
 from taetpu.core.jax_setup import cpu_cores
 from taetpu.data.document_encoding import Block, Encoded, Encoder, Job
-from taetpu.data.tokenizers import load_tokenizer
+from taetpu.data.tokenizers.library import load_tokenizer
 
 MAX_CHILDREN = 8
 """Maximum number of children. One process reads the documents for all of them."""

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from taetpu.data.tokenizers import Tokenizer
+from taetpu.data.tokenizers.base import Tokenizer
 
 SHOWN = 10
 """Number of unknown characters that facts name."""

@@ -16,7 +16,7 @@ from taetpu.core.errors import UserError, suggest
 from taetpu.core.model_interface import Interface
 from taetpu.core.output_files import check_new_folder
 from taetpu.data.labelled.sequences import frame_of
-from taetpu.data.tokenizers import Tokenizer
+from taetpu.data.tokenizers.base import Tokenizer
 from taetpu.interop.blank import blank_model
 from taetpu.interop.comparison import Comparable, Difference
 from taetpu.interop.families import (

@@ -12,7 +12,7 @@ from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError, locate_errors
 from taetpu.core.json_files import RESTORE, is_missing, read_object
 from taetpu.core.output_files import write_new_folder
-from taetpu.data.tokenizers import Tokenizer
+from taetpu.data.tokenizers.base import Tokenizer
 from taetpu.interop.families import Settings
 from taetpu.interop.families.base import SpecialTokens
 from taetpu.interop.weights import CONVERT_NANOGPT, WEIGHTS, Tensors, write_tensors

@@ -19,7 +19,7 @@ import numpy as np
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import DataWarning, UserError, dotted_path, locate_errors, suggest
 from taetpu.core.model_interface import Interface
-from taetpu.data.tokenizers import Tokenizer
+from taetpu.data.tokenizers.base import Tokenizer
 from taetpu.interop.blank import blank_model
 from taetpu.interop.families import (
     Family,

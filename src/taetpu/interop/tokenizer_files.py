@@ -13,7 +13,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from taetpu.core.errors import UserError
 from taetpu.core.json_files import RESTORE, check_regular, is_missing, read_bytes, read_object
-from taetpu.data.tokenizers import Tokenizer, read_content, wrap_tokenizer
+from taetpu.data.tokenizers.base import Tokenizer
+from taetpu.data.tokenizers.library import read_content, wrap_tokenizer
 from taetpu.interop.files import CONFIG, TOKENIZER, TOKENIZER_CONFIG
 
 VOCAB, MERGES = "vocab.json", "merges.txt"

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from taetpu.core.errors import UserError, shorten
 from taetpu.core.short_repr import short_repr
 from taetpu.data.base import Source
-from taetpu.data.tokenizers import Tokenizer
+from taetpu.data.tokenizers.base import Tokenizer
 from taetpu.nn.lm import LMConfig
 
 LENGTHS = 16

@@ -17,7 +17,7 @@ from taetpu.core.short_repr import short_repr
 from taetpu.core.sites import Edit, Read, capture, find_sites
 from taetpu.data.base import Source
 from taetpu.data.items.item_set import prefix_token, special_numbers
-from taetpu.data.tokenizers import StartTokenizerConfig
+from taetpu.data.tokenizers.files import StartTokenizerConfig
 from taetpu.lens.finite import NotFinite, with_finiteness
 from taetpu.lens.inputs import (
     LENGTHS,

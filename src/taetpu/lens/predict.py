@@ -14,7 +14,7 @@ from taetpu.core.short_repr import short_repr
 from taetpu.data.document_encoding import split_rows
 from taetpu.data.labelled.sequences import Frame, frame_of
 from taetpu.data.objective_sources import MASK_NAMES
-from taetpu.data.tokenizers import Tokenizer
+from taetpu.data.tokenizers.base import Tokenizer
 from taetpu.lens.opened import OpenedModel
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from taetpu.core.errors import UserError, locate_errors
-from taetpu.data.tokenizers import check_unicode
+from taetpu.data.tokenizers.base import check_unicode
 from taetpu.lens.inputs import check_row
 from taetpu.lens.opened import OpenedModel
 

@@ -16,7 +16,7 @@ from taetpu.core.short_repr import shorten_value
 from taetpu.data.base import Source
 from taetpu.data.finite_values import check_finite
 from taetpu.data.items.item_set import ItemSet
-from taetpu.data.tokenizers import StartTokenizerConfig
+from taetpu.data.tokenizers.files import StartTokenizerConfig
 from taetpu.nn.named_arrays import output_parameters, position_parameters, vocabulary_parameters
 from taetpu.optim.eval_metrics.item_scores import item_scores
 from taetpu.spec.differences import Diff, changes

@@ -20,7 +20,8 @@ from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError, dotted_path
 from taetpu.core.layer_names import fold_layers
 from taetpu.data.base import Source
-from taetpu.data.tokenizers import Tokenizer, load_tokenizer
+from taetpu.data.tokenizers.base import Tokenizer
+from taetpu.data.tokenizers.library import load_tokenizer
 from taetpu.nn.lm import LMConfig
 from taetpu.nn.named_arrays import Shape
 from taetpu.store.addresses import only_run, resolve

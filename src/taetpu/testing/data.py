@@ -14,7 +14,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import root_key
 from taetpu.data.base import Batch, read_windows
-from taetpu.data.tokenizers import load_tokenizer
+from taetpu.data.tokenizers.library import load_tokenizer
 from taetpu.testing.report import CheckFailed, Checks
 from taetpu.testing.tiny import BATCH, describe_array, identical, stack_trees
 

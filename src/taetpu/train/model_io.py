@@ -21,7 +21,8 @@ from taetpu.core.keys import root_key
 from taetpu.core.model_interface import Interface
 from taetpu.core.registry import kinds, slots
 from taetpu.core.short_repr import short_repr
-from taetpu.data.tokenizers import Tokenizer, load_tokenizer
+from taetpu.data.tokenizers.base import Tokenizer
+from taetpu.data.tokenizers.library import load_tokenizer
 from taetpu.nn.edited import check_unedited
 from taetpu.nn.lm import LM, LMConfig, build_model
 from taetpu.nn.named_arrays import named_constants, named_parameters, with_constants, with_parameters

@@ -14,7 +14,7 @@ from taetpu.core.errors import DataWarning, UserError
 from taetpu.core.model_interface import Interface
 from taetpu.data.base import BatchSpec, Split
 from taetpu.data.items.formats import ItemFile
-from taetpu.data.tokenizers import Tokenizer
+from taetpu.data.tokenizers.base import Tokenizer
 
 
 def special_numbers(special_tokens: Mapping[str, Any], name: str, vocab_size: int) -> tuple[int, ...]:

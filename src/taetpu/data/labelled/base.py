@@ -19,7 +19,8 @@ from taetpu.data.document_files import Layout
 from taetpu.data.example_source import ExampleSource
 from taetpu.data.labelled.rows import Example, divide, read_examples
 from taetpu.data.labelled.sequences import BEGIN, END, Frame, fit, frame_of, with_frame
-from taetpu.data.tokenizers import CharConfig, Tokenizer, TokenizerConfig
+from taetpu.data.tokenizers.base import Tokenizer, TokenizerConfig
+from taetpu.data.tokenizers.characters import CharConfig
 from taetpu.data.tokenizers.files import ReadTokenizerConfig
 from taetpu.data.unknown_tokens import find_unknown
 

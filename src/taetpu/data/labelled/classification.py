@@ -24,7 +24,7 @@ from taetpu.data.labelled.labels import (
 )
 from taetpu.data.labelled.rows import read_text
 from taetpu.data.labelled.sequences import Frame
-from taetpu.data.tokenizers import Tokenizer
+from taetpu.data.tokenizers.base import Tokenizer
 
 
 class PooledTask(LabelledTask):

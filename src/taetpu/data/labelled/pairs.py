@@ -19,7 +19,7 @@ from taetpu.data.labelled.base import Examples, LabelledSource, LabelledTask
 from taetpu.data.labelled.labels import Pooling, one_target_batch
 from taetpu.data.labelled.rows import read_text
 from taetpu.data.labelled.sequences import Frame
-from taetpu.data.tokenizers import Tokenizer
+from taetpu.data.tokenizers.base import Tokenizer
 
 
 @register("task", "pairs")

@@ -8,7 +8,7 @@ import tokenizers as hf
 from tokenizers import models, processors
 
 from taetpu.core.errors import UserError
-from taetpu.data.tokenizers import Tokenizer
+from taetpu.data.tokenizers.base import Tokenizer
 from taetpu.data.tokenizers.bordered import with_borders
 
 BEGIN, END = "[CLS]", "[SEP]"

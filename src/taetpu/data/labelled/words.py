@@ -15,7 +15,7 @@ from taetpu.data.labelled.base import Examples, LabelledSource, LabelledTask, Se
 from taetpu.data.labelled.labels import ClassWeights, class_facts, name_classes, read_class, weigh_classes
 from taetpu.data.labelled.rows import Example, read_text
 from taetpu.data.labelled.sequences import Frame
-from taetpu.data.tokenizers import Tokenizer
+from taetpu.data.tokenizers.base import Tokenizer
 
 
 @register("task", "token-classification")
