@@ -121,14 +121,7 @@ class AttentionConfig(MixerConfig):
     def check(self, dims: Dims) -> None:
         """Raise `UserError` if this component cannot be built at the given sizes."""
         check_slots(self, ATTENTION_SLOTS, dims)
-        if self.head_dim is None and dims.dim % self.num_heads:
-            fits = [n for n in range(1, dims.dim + 1) if dims.dim % n == 0]
-            near = sorted(fits, key=lambda n: abs(n - self.num_heads))[:3]
-            raise UserError(
-                f"dim={dims.dim} is not divisible by num_heads={self.num_heads}",
-                path=("num_heads",),
-                remedy=f"Set num_heads to one of {', '.join(map(str, sorted(near)))}, or set head_dim.",
-            )
+        head_width(dims, self.num_heads, self.head_dim, shown=3)
         if self.num_heads % (self.num_kv_heads or 1):
             fits = [n for n in range(1, self.num_heads + 1) if self.num_heads % n == 0]
             raise UserError(
@@ -252,6 +245,23 @@ class Attention(eqx.Module):
             raise UserError(problem, remedy="Compute the whole sequence at once.")
         head_dim = self.wk.shape[-1] // self.num_kv_heads
         return dict.fromkeys(("k", "v"), (self.num_kv_heads, length, head_dim))
+
+
+def head_width(dims: Dims, num_heads: int, head_dim: int | None, shown: int = 4) -> int:
+    """Return the width of a head.
+
+    Raises:
+        UserError: if no width is set and the number of heads does not divide the width of the model.
+    """
+    if head_dim is None and dims.dim % num_heads:
+        fits = [n for n in range(1, dims.dim + 1) if dims.dim % n == 0]
+        near = sorted(fits, key=lambda n: abs(n - num_heads))[:shown]
+        raise UserError(
+            f"dim={dims.dim} is not divisible by num_heads={num_heads}",
+            path=("num_heads",),
+            remedy=f"Set num_heads to one of {', '.join(map(str, sorted(near)))}, or set head_dim.",
+        )
+    return head_dim or dims.dim // num_heads
 
 
 def score_scale(scale: Any, head_dim: int) -> Any:

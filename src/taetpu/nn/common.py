@@ -314,6 +314,14 @@ class Identity(eqx.Module):
         return x
 
 
+class Unchanged(Component):
+    """Base of the kinds that change nothing. They build the identity function."""
+
+    def init(self, dims: Dims, *, key: Key) -> Identity:
+        """Build the module at the given sizes."""
+        return Identity()
+
+
 class Dropout(eqx.Module):
     """Inverted dropout with probability `rate` if there is a key. Srivastava et al. 2014.
 

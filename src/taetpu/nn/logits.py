@@ -9,17 +9,13 @@ from pydantic import PositiveFloat
 from taetpu.core.config import Component, Size, Traced
 from taetpu.core.keys import Key
 from taetpu.core.registry import register
-from taetpu.nn.common import Dims, Fixed, Identity
+from taetpu.nn.common import Dims, Fixed, Unchanged
 from taetpu.nn.scores import Softcap
 
 
 @register("logits", "none")
-class NoLogits(Component):
+class NoLogits(Unchanged):
     """The logits unchanged."""
-
-    def init(self, dims: Dims, *, key: Key) -> Identity:
-        """Build the module at the given sizes."""
-        return Identity()
 
 
 @register("logits", "softcap")

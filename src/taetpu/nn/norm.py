@@ -16,7 +16,7 @@ from taetpu.core.config import Component, Traced
 from taetpu.core.keys import Key
 from taetpu.core.registry import register
 from taetpu.core.sites import is_requested, rename_sites, site
-from taetpu.nn.common import Dims, Identity, flatten_rows
+from taetpu.nn.common import Dims, Identity, Unchanged, flatten_rows
 
 Weight = Literal["plain", "unit-offset", "none"]
 
@@ -211,14 +211,10 @@ class Squash(eqx.Module):
 
 
 @register("norm", "none")
-class NoNorm(Component):
+class NoNorm(Unchanged):
     """No normalisation, not even before the output. This kind has no `placement`."""
 
     placement: ClassVar[str] = "pre"
-
-    def init(self, dims: Dims, *, key: Key) -> Identity:
-        """Build the module at the given sizes."""
-        return Identity()
 
 
 class NormPair(eqx.Module):

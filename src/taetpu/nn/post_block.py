@@ -8,18 +8,14 @@ from taetpu.core.config import Component
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key
 from taetpu.core.registry import register
-from taetpu.nn.common import Context, Dims, Identity
+from taetpu.nn.common import Context, Dims, Unchanged
 
 Stream = Float[Array, "batch seq *streams dim"]  # see `nn.residual.num_streams`
 
 
 @register("after", "none")
-class NoAfter(Component):
+class NoAfter(Unchanged):
     """The block's output unchanged."""
-
-    def init(self, dims: Dims, *, key: Key) -> Identity:
-        """Build the module at the given sizes."""
-        return Identity()
 
 
 @register("after", "x0")

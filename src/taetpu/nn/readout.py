@@ -10,7 +10,7 @@ from taetpu.core.config import Component, SlotMark
 from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
 from taetpu.core.sites import rename_sites
-from taetpu.nn.common import Dims, Identity, project
+from taetpu.nn.common import Dims, Unchanged, project
 from taetpu.nn.ffn.dense import ACTIVATIONS
 from taetpu.nn.norm import LayerNormConfig
 
@@ -19,12 +19,8 @@ Activation = Literal["gelu-erf", "gelu-tanh", "relu", "relu2", "silu"]
 
 
 @register("readout", "none")
-class NoReadout(Component):
+class NoReadout(Unchanged):
     """The stream unchanged."""
-
-    def init(self, dims: Dims, *, key: Key) -> Identity:
-        """Build the module at the given sizes."""
-        return Identity()
 
 
 @register("readout", "dense")

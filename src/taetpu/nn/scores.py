@@ -10,18 +10,14 @@ from pydantic import PositiveFloat
 from taetpu.core.config import Component, Traced
 from taetpu.core.keys import Key
 from taetpu.core.registry import register
-from taetpu.nn.common import Dims, Fixed, Identity
+from taetpu.nn.common import Dims, Fixed, Unchanged
 
 Scores = Float[Array, "batch head query key"]
 
 
 @register("scores", "none")
-class NoScores(Component):
+class NoScores(Unchanged):
     """The scores unchanged."""
-
-    def init(self, dims: Dims, *, key: Key) -> Identity:
-        """Build the module at the given sizes."""
-        return Identity()
 
 
 @register("scores", "softcap")

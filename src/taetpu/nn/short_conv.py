@@ -11,7 +11,7 @@ from pydantic import Field
 from taetpu.core.config import Component
 from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
-from taetpu.nn.common import Context, Dims, Identity
+from taetpu.nn.common import Context, Dims, Identity, Unchanged
 
 Stream = Float[Array, "batch seq size"]
 
@@ -55,12 +55,8 @@ def short_convolution(x: Stream, taps: Float[Array, "width size"], ctx: Context,
 
 
 @register("short_conv", "none")
-class NoShortConvConfig(Component):
+class NoShortConvConfig(Unchanged):
     """The inputs of branches unchanged."""
-
-    def init(self, dims: Dims, *, key: Key) -> Identity:
-        """Build the module at the given sizes."""
-        return Identity()
 
 
 @register("short_conv", "canon")

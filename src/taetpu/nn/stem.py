@@ -11,17 +11,13 @@ from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
 from taetpu.core.sites import rename_sites
-from taetpu.nn.common import Context, Dims, Fixed, Identity
+from taetpu.nn.common import Context, Dims, Fixed, Unchanged
 from taetpu.nn.norm import LayerNormConfig
 
 
 @register("stem", "none")
-class NoStem(Component):
+class NoStem(Unchanged):
     """The embeddings unchanged."""
-
-    def init(self, dims: Dims, *, key: Key) -> Identity:
-        """Build the module at the given sizes."""
-        return Identity()
 
 
 @register("stem", "scale")

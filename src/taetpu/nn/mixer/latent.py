@@ -13,11 +13,11 @@ from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
 from taetpu.core.sites import rename_sites, site
-from taetpu.nn.attention import HeadCount, join_heads, score_scale, split_heads
+from taetpu.nn.attention import HeadCount, head_width, join_heads, score_scale, split_heads
 from taetpu.nn.attention_kernels import PLAIN
 from taetpu.nn.common import AttentionDims, Context, Dims, Fixed, build_dropout, check_slots, project
 from taetpu.nn.mask import CausalConfig, visible
-from taetpu.nn.mixer.common import Stream, head_width
+from taetpu.nn.mixer.common import Stream
 from taetpu.nn.mixer_base import MixerConfig
 from taetpu.nn.norm import RMSNorm, build_rms
 from taetpu.nn.normalizer import SoftmaxConfig

@@ -10,9 +10,9 @@ from taetpu.core.config import Size
 from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
 from taetpu.core.sites import site
-from taetpu.nn.attention import join_heads, split_heads
+from taetpu.nn.attention import head_width, join_heads, split_heads
 from taetpu.nn.common import Context, Dims, project
-from taetpu.nn.mixer.common import Stream, head_width, masked, read_state, write_state
+from taetpu.nn.mixer.common import Stream, masked, read_state, write_state
 from taetpu.nn.mixer.recurrence import decayed_sum
 from taetpu.nn.mixer_base import MixerConfig
 from taetpu.nn.position.base import PositionConfig

@@ -13,6 +13,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
 from taetpu.nn.common import AttentionDims, Context, Dims, Fixed
+from taetpu.nn.mask import distances
 from taetpu.nn.position.base import Heads, Keys, PositionConfig, Scores
 
 
@@ -47,8 +48,7 @@ class Alibi(eqx.Module):
 
     def __call__(self, scores: Scores, q: Heads, k: Keys, ctx: Context) -> Scores:
         """Return the scores with the bias of each head."""
-        queries, keys = ctx.position_pairs
-        apart = queries - keys
+        apart = distances(ctx)
         return scores - self.slopes.value[:, None, None] * apart
 
 
@@ -91,8 +91,7 @@ class T5Bias(eqx.Module):
 
     def __call__(self, scores: Scores, q: Heads, k: Keys, ctx: Context) -> Scores:
         """Return the scores with the bias of each head and distance."""
-        queries, keys = ctx.position_pairs
-        bucket = t5_bucket(jnp.maximum(queries - keys, 0), len(self.bias), self.max_distance)
+        bucket = t5_bucket(jnp.maximum(distances(ctx), 0), len(self.bias), self.max_distance)
         if bucket.ndim == 4:  # (batch, 1, query, key)
             return scores + self.bias[bucket[:, 0]].transpose(0, 3, 1, 2)
         return scores + self.bias[bucket].transpose(2, 0, 1)
@@ -139,8 +138,7 @@ class Kerple(eqx.Module):
 
     def __call__(self, scores: Scores, q: Heads, k: Keys, ctx: Context) -> Scores:
         """Return the scores with the bias of each head and distance."""
-        queries, keys = ctx.position_pairs
-        apart = jnp.abs(queries - keys)
+        apart = jnp.abs(distances(ctx))
         r1 = clip_with_gradient(self.r1, 0.01, jnp.inf)[:, None, None]
         r2 = clip_with_gradient(self.r2, 0.01, 2.0 if self.power else jnp.inf)[:, None, None]
         if not self.power:

@@ -38,11 +38,7 @@ class AdamW(OptimizerConfig):
 
     def transform(self, lr: Any, decayed: Any) -> optax.GradientTransformation:
         """Return the update rule at learning rate `lr`. `decayed` is True for each parameter with weight decay."""
-        return optax.chain(
-            optax.scale_by_adam(self.b1, self.b2, self.eps),
-            optax.add_decayed_weights(self.weight_decay, decayed),
-            optax.scale(-lr),
-        )
+        return finish(optax.scale_by_adam(self.b1, self.b2, self.eps), self.weight_decay, decayed, lr)
 
 
 @register("optimizer", "adam")
@@ -98,11 +94,8 @@ class ScheduleFree(AdamW):
 
     def transform(self, lr: Any, decayed: Any) -> optax.GradientTransformation:
         """Return the update rule of z. `decayed` is True for each parameter with weight decay."""
-        return optax.chain(
-            optax.scale_by_rms(self.b2, self.eps, eps_in_sqrt=False, bias_correction=True),
-            optax.add_decayed_weights(self.weight_decay, decayed),
-            optax.scale(-lr),
-        )
+        rule = optax.scale_by_rms(self.b2, self.eps, eps_in_sqrt=False, bias_correction=True)
+        return finish(rule, self.weight_decay, decayed, lr)
 
     def update_rule(self, lr: Any, parameters: Parameters) -> optax.GradientTransformation:
         """Return the update rule of y at learning rate `lr`, with the settings of groups."""
