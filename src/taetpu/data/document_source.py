@@ -88,11 +88,6 @@ class DocumentSource(StreamSource):
         self.fingerprint = self._digest()
         self.special_tokens = dict(zip(("bos_token_id", "eos_token_id"), ends, strict=True))
 
-    @property
-    def arrays(self) -> dict[str, np.ndarray]:
-        """See `Source.arrays`."""
-        return self.gather(np.arange(self.num_windows))
-
     def gather(self, rows: Int[np.ndarray, " n"]) -> dict[str, np.ndarray]:
         """See `Source.gather`."""
         train = self.documents["train"]

@@ -10,7 +10,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
 from itertools import islice
@@ -121,7 +120,7 @@ def prepare_text(
             name: [*pool.map(partial(digest_file, progress=progress), (path for _, path in corpus.files))]
             for name, corpus in corpora.items()
         }
-    with _about_tokenizer():
+    with locate_errors("tokenizer"):
         about = [VERSION, contents, _describe(tokenizer, study), str(settings)]
         if mixed and tokenizer.sample:
             about.append(sorted(digest_file(path, progress) for corpus in mixed for _, path in corpus.files))
@@ -181,7 +180,7 @@ def join_prepared(parts: Sequence[Prepared], held_out: Collection[str]) -> Prepa
 def _train(tokenizer: TokenizerConfig, corpora: Sequence[Corpus], settings: Settings, study: Path) -> Tokenizer:
     """Return the trained tokenizer. The text of which it is trained is not kept."""
     sample = training_sample(corpora, settings, tokenizer.sample)
-    with _about_tokenizer():
+    with locate_errors("tokenizer"):
         return tokenizer.prepare(sample, study)
 
 
@@ -207,13 +206,6 @@ def _write(writer: TokenWriter, corpora: Mapping[str, Corpus], job: Job, progres
         if progress is not None:
             progress(min(read, size), size)
     writer.store(done=True)
-
-
-@contextmanager
-def _about_tokenizer() -> Iterator[None]:
-    """Prepend `tokenizer` to the path of a `UserError` in the `with` block."""
-    with locate_errors("tokenizer"):
-        yield
 
 
 def _describe(tokenizer: TokenizerConfig, study: Path) -> Any:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from taetpu.core.config import Size
-from taetpu.core.errors import UserError, locate_errors
+from taetpu.core.errors import UserError, change_errors, locate_errors
 from taetpu.core.registry import register
 from taetpu.data.base import BatchSpec
 from taetpu.data.corpora import Sources, names_of
@@ -197,10 +197,8 @@ class TokensTask(NextTokenTask):
         return {name: sources[name] for name in sorted(sources, key=digests.__getitem__)}
 
     def _checked(self, path: Path, dtype: Dtype | None, where: str) -> TokenFile:
-        try:
+        with change_errors(lambda error: error if error.path else error.within(where)):
             file = open_token_file(path, dtype)
-        except UserError as error:
-            raise error if error.path else error.within(where) from None
         check_dtype(file, self.vocab_size)
         digest = digest_tokens(file)
         if digest.smallest < 0:

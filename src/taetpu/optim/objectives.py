@@ -14,7 +14,7 @@ from pydantic import Field, NonNegativeInt, PrivateAttr, model_validator
 
 from taetpu.core.config import Component, Traced
 from taetpu.core.config_parsing import build_component
-from taetpu.core.errors import UserError
+from taetpu.core.errors import UserError, change_errors
 from taetpu.core.keys import Key
 from taetpu.core.registry import register
 from taetpu.data.base import Batch, Source, Task
@@ -389,12 +389,10 @@ def default_objective(task: Task) -> Objective:
         UserError: if no objective has this name.
     """
     named = getattr(task, "objective", CausalLM.kind)
-    try:
+    correct = f"Correct the attribute `objective` of task {task.kind!r}."
+    with change_errors(lambda e: UserError(e.problem, path=("task",), remedy=f"{correct} {e.remedy or ''}".strip())):
         made: Objective = named if isinstance(named, Objective) else _objective(named)
         return made.for_task(task)
-    except UserError as error:
-        remedy = f"Correct the attribute `objective` of task {task.kind!r}. {error.remedy or ''}".strip()
-        raise UserError(error.problem, path=("task",), remedy=remedy) from None
 
 
 def kind_of(task: Task) -> str:

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -21,7 +21,6 @@ from taetpu.core.atomic_files import explain_os_error, free_bytes, locked, write
 from taetpu.core.errors import UserError
 from taetpu.core.jax_setup import cache_folder
 from taetpu.core.progress import show_progress
-from taetpu.data.remote.download import CHUNK
 from taetpu.data.remote.fetched import NAMED, Fetched, index_of, is_pattern
 from taetpu.data.remote.splits import ending_of, visible
 
@@ -218,10 +217,8 @@ def _verify(part: Path, item: Object, address: str) -> None:
 
 
 def _md5(file: Path) -> str:
-    digest = hashlib.md5(usedforsecurity=False)
     with file.open("rb") as opened:
-        while part := opened.read(CHUNK):
-            digest.update(part)
+        digest = hashlib.file_digest(opened, partial(hashlib.md5, usedforsecurity=False))
     return base64.b64encode(digest.digest()).decode()
 
 

@@ -143,8 +143,7 @@ def digest_of(file: Path, algorithm: str) -> str:
     if algorithm == "git":
         digest.update(b"blob %d\0" % file.stat().st_size)
     with file.open("rb") as opened:
-        while part := opened.read(CHUNK):
-            digest.update(part)
+        hashlib.file_digest(opened, lambda: digest)
     return f"{algorithm}:{digest.hexdigest()}"
 
 

@@ -3,12 +3,13 @@
 import hashlib
 import re
 from abc import abstractmethod
+from functools import partial
 from pathlib import Path
 from typing import Annotated, ClassVar
 
 from pydantic import Field, PrivateAttr
 
-from taetpu.core.errors import UserError
+from taetpu.core.errors import UserError, change_errors
 from taetpu.core.json_files import RESTORE, read_bytes
 from taetpu.core.registry import register
 from taetpu.data.tokenizers.base import SAMPLE, Tokenizer, TokenizerConfig
@@ -117,12 +118,10 @@ class LocalTokenizerConfig(ReadTokenizerConfig):
     def read(self, text: str, folder: Path) -> Tokenizer:
         """See `ReadTokenizerConfig.read`."""
         data, place = self._content(folder), str(folder / Path(self.path).expanduser())
-        try:
+        with change_errors(lambda error: error if error.path else error.within("path")):
             tokenizer = self.parse(data, place, text)
             if not tokenizer.vocab_size:
                 raise UserError(f"{place}: the tokenizer has no tokens", remedy=RESTORE)
-        except UserError as error:
-            raise (error if error.path else error.within("path")) from None
         tokenizer.origin = {"sha256": hashlib.sha256(data).hexdigest()}
         return tokenizer
 
@@ -133,16 +132,19 @@ class LocalTokenizerConfig(ReadTokenizerConfig):
             UserError: If the file is missing, too large, or of another format.
         """
         file = folder / Path(self.path).expanduser()
-        try:
+        with change_errors(partial(name_file, "path")):
             if file.is_dir() and self.format == "file":
                 problem = f"{file} is a folder"
                 raise UserError(problem, remedy=f"Write {Path(self.path) / 'tokenizer.json'}.")
             data = read_bytes(file, "Use a path relative to the study's folder.", LARGEST)
             check_format(data, self.format, str(file))
-        except UserError as error:
-            problem = f"{file}: {error.problem}" if error.file else error.problem
-            raise UserError(problem, path=("path",), remedy=error.remedy) from None
         return data
+
+
+def name_file(field: str, error: UserError) -> UserError:
+    """Return an error at a field of the study file, with the file as a part of the problem."""
+    problem = f"{error.file}: {error.problem}" if error.file else error.problem
+    return UserError(problem, path=(field,), remedy=error.remedy)
 
 
 def check_format(data: bytes, wanted: str, place: str) -> None:

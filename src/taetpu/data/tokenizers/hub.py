@@ -1,16 +1,17 @@
 """The tokenizer of a model on the Hugging Face hub. It needs the extra `hub`."""
 
 import hashlib
+from functools import partial
 from pathlib import Path
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from taetpu.core.errors import UserError
+from taetpu.core.errors import UserError, change_errors
 from taetpu.core.hub_errors import explain_hub_errors
 from taetpu.core.registry import register
 from taetpu.data.tokenizers.base import Tokenizer
-from taetpu.data.tokenizers.files import LARGEST, ReadTokenizerConfig, check_format, read_library_file
+from taetpu.data.tokenizers.files import LARGEST, ReadTokenizerConfig, check_format, name_file, read_library_file
 
 FILE = "tokenizer.json"
 
@@ -31,7 +32,7 @@ class HubConfig(ReadTokenizerConfig):
 
     def read(self, text: str, folder: Path) -> Tokenizer:
         """See `ReadTokenizerConfig.read`."""
-        try:
+        with change_errors(partial(name_file, "name")):
             file = self._download()
             size = file.stat().st_size
             if size > LARGEST:
@@ -40,9 +41,6 @@ class HubConfig(ReadTokenizerConfig):
             data = file.read_bytes()
             check_format(data, "file", str(file))
             tokenizer = read_library_file(data, str(file))
-        except UserError as error:
-            problem = f"{error.file}: {error.problem}" if error.file else error.problem
-            raise UserError(problem, path=("name",), remedy=error.remedy) from None
         tokenizer.origin = {"sha256": hashlib.sha256(data).hexdigest(), "commit": file.parent.name}
         return tokenizer
 

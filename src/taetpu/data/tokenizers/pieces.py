@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import tokenizers as hf
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from taetpu.core.errors import UserError
+from taetpu.core.errors import UserError, change_errors
 from taetpu.core.json_files import RESTORE
 from taetpu.core.registry import register
 from taetpu.data.tokenizers.base import Tokenizer
@@ -55,11 +55,9 @@ class SentencePieceConfig(LocalTokenizerConfig):
             theirs = SentencePieceProcessor(model_proto=data)
         except Exception as error:  # protobuf and SentencePiece raise classes of their own
             raise UserError(f"{place}: not a SentencePiece model: {error}", remedy=RESTORE) from None
-        try:
+        with change_errors(lambda error: UserError(f"{place}: {error.problem}", remedy=error.remedy)):
             tokenizer = wrap_tokenizer(_library_tokenizer(model))
             _compare(tokenizer, theirs, text)
-        except UserError as error:
-            raise UserError(f"{place}: {error.problem}", remedy=error.remedy) from None
         return tokenizer
 
 

@@ -25,8 +25,6 @@ from taetpu.lens.ablation.passes import check_passes
 from taetpu.lens.ablation.replacements import (
     Method,
     Replacements,
-    check_counterparts,
-    check_method,
     default_how,
     make_replacements,
     zeros,
@@ -148,8 +146,6 @@ def knockout(
             loss changes.
     """
     documents, components, method = resolve_arguments(opened, inputs, what, how, layer)
-    check_method(method, documents, components)
-    check_counterparts(method, documents)
     sets = [(number,) for number in range(len(components))]
     conditions = CONDITIONS if controls else CONDITIONS[:1]
     passes, title = len(conditions) * (len(sets) + 1), f"removing each of {len(sets):,} {components.what}"

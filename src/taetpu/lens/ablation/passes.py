@@ -6,7 +6,7 @@ from collections.abc import Callable
 from taetpu.core.errors import UserError
 from taetpu.lens.ablation.components import Components
 from taetpu.lens.ablation.documents import Documents
-from taetpu.lens.ablation.replacements import Method, zeros
+from taetpu.lens.ablation.replacements import Method, check_counterparts, check_method, zeros
 from taetpu.lens.ablation.sweep import CONDITIONS, Replacement, read_intact, sweep
 from taetpu.lens.opened import OpenedModel
 from taetpu.stats import formatting
@@ -33,7 +33,7 @@ def check_passes(
     limited: bool = True,
     report: Callable[[str], None] | None = None,
 ) -> None:
-    """Count the passes of a computation, with those that fit optimal constants, and report the time of a long one.
+    """Check the method of a computation, count its passes, with those that fit constants, and report a long time.
 
     Args:
         opened: The model.
@@ -47,8 +47,11 @@ def check_passes(
         report: A function that is called with a line before a long computation.
 
     Raises:
-        UserError: if a limited computation takes more than `MOST_PASSES` passes.
+        UserError: if the method does not fit or changes nothing, or if a limited computation takes more than
+            `MOST_PASSES` passes.
     """
+    check_method(method, documents, components)
+    check_counterparts(method, documents)
     batches = sum(1 for _ in documents.batches())
     passes = sets * batches * (method.draws if method.how in ("resample", "noise") else 1)
     if method.how == "optimal":

@@ -29,8 +29,6 @@ from taetpu.lens.ablation.passes import GRADIENT, check_passes
 from taetpu.lens.ablation.replacements import (
     Method,
     Replacements,
-    check_counterparts,
-    check_method,
     make_replacements,
 )
 from taetpu.lens.ablation.sweep import mask_slopes, read_intact, read_values
@@ -136,8 +134,6 @@ def prune(
         UserError: if the order does not apply to the components, takes too many passes, or changes no loss.
     """
     _check_order(opened, components, order, steps)
-    check_method(method, documents, components)
-    check_counterparts(method, documents)
     greedy, number = order == "greedy", _count_steps(components, steps, _step_size(components, order))
     passes = {
         "greedy": sum(len(components) - step for step in range(number)), "importance": GRADIENT * number, "blocks": 1
@@ -369,8 +365,6 @@ def pair_effects(
     if number < 2:
         problem = f"there is one component of the kind {components.what}"
         raise UserError(problem, path=("what",), remedy="Choose components with several members, or remove --layer.")
-    check_method(method, documents, components)
-    check_counterparts(method, documents)
     title, passes = f"each pair of {number:,} {components.what}", number * (number - 1) // 2 + number + 1
     check_passes(opened, documents, components, method, title, passes, report=report)
     pairs = [(i, j) for i in range(number) for j in range(i + 1, number)]

@@ -141,17 +141,9 @@ def sweep(
     masks = components.masks(sets)
     kept = other_branches(opened, components, masks, len(sets)) if intact.condition == "direct" else {}
     last = bool((batch.weights[:, :-1] == 0).all())
-    key = (
-        "sweep",
-        components.site,
-        components.axis,
-        components.by_position,
-        replacement.adds,
-        tuple(intact.frozen),
-        tuple(kept),
-        last,
-    )
-    program = opened.program(key, lambda: _build(opened, components, replacement.adds, (*intact.frozen,), last))
+    adds, frozen = replacement.adds, tuple(intact.frozen)
+    key = ("sweep", components.site, components.axis, components.by_position, adds, frozen, tuple(kept), last)
+    program = opened.program(key, lambda: _build(opened, components, adds, frozen, last))
     first = np.array(components.first_layers(sets), np.int32)
     losses = program(
         opened.model, batch_arrays(batch), intact.streams, first, masks, kept, replacement.values, dict(intact.frozen)

@@ -150,13 +150,7 @@ class MultipleChoice(ItemScore):
     """
 
     example: ClassVar[Mapping[str, Any]] = {"file": "hellaswag.jsonl"}
-    scores: ClassVar[Mapping[str, MetricSpec]] = {
-        "acc": SHARE,
-        "acc_norm": SHARE,
-        "acc_bytes": SHARE,
-        "acc_token": SHARE,
-        "nll": NATS,
-    }
+    scores: ClassVar = {**dict.fromkeys(("acc", "acc_norm", "acc_bytes", "acc_token"), SHARE), "nll": NATS}
     chosen = True
 
     def score_rows(self, items: ItemSet, rows: RowScores) -> ItemValues:
@@ -215,11 +209,7 @@ class LastWord(ItemScore):
     """
 
     example: ClassVar[Mapping[str, Any]] = {"file": "lambada.jsonl"}
-    scores: ClassVar[Mapping[str, MetricSpec]] = {
-        "acc": SHARE,
-        "nll": NATS,
-        "perplexity": MetricSpec("min", (1.0, math.inf)),
-    }
+    scores: ClassVar = {"acc": SHARE, "nll": NATS, "perplexity": MetricSpec("min", (1.0, math.inf))}
     derived = ("perplexity",)
 
     def score_rows(self, items: ItemSet, rows: RowScores) -> ItemValues:
