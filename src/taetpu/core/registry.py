@@ -16,30 +16,14 @@ KIND_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*")
 
 # The modules and packages with the built-in kinds. They are imported when their slot is first used, so that importing
 # taetpu is fast.
+IN_MODEL = (
+    "mixer", "position", "rope_scaling", "norm", "ffn", "residual", "short_conv", "order", "layer_dropout", "after",
+    "adapter", "mask", "qk_norm", "values", "scores", "normalizer", "gate", "embedding", "stem", "readout", "logits",
+    "head", "init",
+)  # fmt: skip
 BUILTIN_MODULES = {
-    "mixer": "taetpu.nn.mixer",
-    "position": "taetpu.nn.position",
-    "rope_scaling": "taetpu.nn.rope_scaling",
-    "norm": "taetpu.nn.norm",
-    "ffn": "taetpu.nn.ffn",
-    "residual": "taetpu.nn.residual",
-    "short_conv": "taetpu.nn.short_conv",
-    "order": "taetpu.nn.order",
-    "layer_dropout": "taetpu.nn.layer_dropout",
+    **{slot: f"taetpu.nn.{slot}" for slot in IN_MODEL},
     "after": "taetpu.nn.post_block",
-    "adapter": "taetpu.nn.adapter",
-    "mask": "taetpu.nn.mask",
-    "qk_norm": "taetpu.nn.qk_norm",
-    "values": "taetpu.nn.values",
-    "scores": "taetpu.nn.scores",
-    "normalizer": "taetpu.nn.normalizer",
-    "gate": "taetpu.nn.gate",
-    "embedding": "taetpu.nn.embedding",
-    "stem": "taetpu.nn.stem",
-    "readout": "taetpu.nn.readout",
-    "logits": "taetpu.nn.logits",
-    "head": "taetpu.nn.head",
-    "init": "taetpu.nn.init",
     "optimizer": "taetpu.optim.optimizers",
     "schedule": "taetpu.optim.schedules",
     "stop": "taetpu.optim.stopping",

@@ -75,13 +75,20 @@ class Ragged:
 
 Read = Array | Ragged
 Reads = tuple[dict[str, Read], ...]
+
+
+def parts_of(read: Read) -> tuple[Array, ...]:
+    """Return the arrays of a site, each of neighbouring layers with activations of one shape."""
+    return read.parts if isinstance(read, Ragged) else (read,)
+
+
 """The activations read by each of the nested captures, innermost first."""
 MAX_FRAMES = 40  # stack frames to compare between two sites with the same name
 
 
 def _joined(first: Read, second: Read) -> Read:
     """Concatenate the reads of consecutive layers."""
-    parts = [part for read in (first, second) for part in (read.parts if isinstance(read, Ragged) else (read,))]
+    parts = [part for read in (first, second) for part in parts_of(read)]
     if len({(part.shape[1:], part.dtype) for part in parts}) == 1:
         return jnp.concatenate(parts)
     return Ragged(tuple(parts))
@@ -294,7 +301,7 @@ def collect_reads(fn: Callable[[], Any], argument: Any) -> tuple[Any, dict[str, 
     by_layer: dict[str, dict[int, Array]] = {}
     for name, read in tape.reads.items():
         layers = sorted(tape.read_in[name]) if name in tape.read_in else [OUTSIDE]
-        values = [value for part in (read.parts if isinstance(read, Ragged) else (read,)) for value in part]
+        values = [value for part in parts_of(read) for value in part]
         by_layer.setdefault(name.removesuffix("@"), {}).update(zip(layers, values, strict=True))
     return out, by_layer
 

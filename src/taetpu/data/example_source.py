@@ -1,7 +1,7 @@
 """A prepared task whose examples are arrays in memory."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,8 +48,8 @@ class ExampleSource(Source):
         self._interface = interface or Interface(self.vocab_size)
         sizes = {"train": self.num_windows, **{part: len(arrays["tokens"]) for part, arrays in by_part.items()}}
         self._facts = {"vocab_size": self.vocab_size, "examples": sizes, **facts}
-        self.evaluated = _digest(part for name, part in parts.items() if name != "train")
-        self.fingerprint = _digest(parts.values())
+        self.evaluated = digest_arrays(part for name, part in parts.items() if name != "train")
+        self.fingerprint = digest_arrays(parts.values())
         self.unit = " ".join(self.names) if tokenizer is None else tokenizer.unit
 
     @property
@@ -94,7 +94,8 @@ class ExampleSource(Source):
         return tokens[: np.flatnonzero(weights)[0] + 1]
 
 
-def _digest(parts: Any) -> str:
+def digest_arrays(parts: Iterable[Sequence[np.ndarray | None]]) -> str:
+    """Return the SHA-256 of the arrays of parts, with their shapes, as float32 or int32."""
     digest = hashlib.sha256()
     for part in parts:
         for array in part:

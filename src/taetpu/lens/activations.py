@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from taetpu.core.errors import UserError, suggest
-from taetpu.core.sites import Ragged, Read, capture
+from taetpu.core.sites import Read, capture, parts_of
 from taetpu.lens.inputs import LENGTHS, Tokens, pad_left
 from taetpu.lens.opened import OpenedModel
 
@@ -117,8 +117,7 @@ def _shapes(opened: OpenedModel, site: str, batch: int, seq: int) -> list[tuple[
     ]
     if not opened.site_layers[site]:
         return [read.shape]
-    parts = read.parts if isinstance(read, Ragged) else (read,)
-    return [part.shape[1:] for part in parts for _ in range(part.shape[0])]
+    return [part.shape[1:] for part in parts_of(read) for _ in range(part.shape[0])]
 
 
 def check_site(opened: OpenedModel, site: str) -> None:
@@ -214,5 +213,4 @@ def by_layer(opened: OpenedModel, site: str, read: Read) -> dict[int | None, np.
     layers = opened.site_layers[site]
     if not layers:
         return {None: np.asarray(read)}
-    parts = read.parts if isinstance(read, Ragged) else (read,)
-    return dict(zip(layers, (activations for part in parts for activations in np.asarray(part)), strict=True))
+    return dict(zip(layers, (activations for part in parts_of(read) for activations in np.asarray(part)), strict=True))

@@ -10,7 +10,7 @@ import numpy as np
 
 from taetpu.core.errors import UserError
 from taetpu.core.jit_once import jit_once
-from taetpu.core.sites import Ragged, Read
+from taetpu.core.sites import parts_of
 from taetpu.nn.attention import ATTENTION_SLOTS
 from taetpu.nn.cache import empty_cache
 from taetpu.nn.named_arrays import named_parameters
@@ -235,15 +235,11 @@ def check_sites(component: Any, tiny: TinyModel) -> str:
     remedy = "Use the result of site(name, x) in place of x."
     refuse_distance(apart, "the logits change", (component, "init"), remedy, when)
     for name, shape in SITES.items():
-        for part in _parts(sites[name]) if name in sites else ():
+        for part in parts_of(sites[name]) if name in sites else ():
             if part.shape[-len(shape) :] != shape:
                 problem = f"site {name!r} has shape {part.shape[-len(shape) :]}, expected {shape}"
                 raise CheckFailed(problem, at=(component, "init"), remedy="Use another name for the site.")
     return f"{len(sites)} sites, and replacing each by itself changes the logits by {apart:.0e}"
-
-
-def _parts(read: Read) -> tuple[Any, ...]:
-    return read.parts if isinstance(read, Ragged) else (read,)
 
 
 def compare_padded(tiny: TinyModel, logits: np.ndarray, sequence: int) -> float:

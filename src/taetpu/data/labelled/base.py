@@ -3,16 +3,18 @@
 import hashlib
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
 from taetpu.core.config import SlotMark
 from taetpu.core.errors import UserError, locate_errors
+from taetpu.core.metric_spec import MetricSpec
 from taetpu.core.model_interface import Interface
-from taetpu.data.base import Batch, BatchSpec, Task
+from taetpu.data.base import TOKEN_METRICS, Batch, BatchSpec, Task
 from taetpu.data.corpora import Corpus, Sources, has_split, list_local, names_of, open_corpus, origins
 from taetpu.data.document_encoding import split_rows
 from taetpu.data.document_files import Layout
@@ -62,6 +64,7 @@ class LabelledTask(Task):
     """Base of the tasks on labelled rows."""
 
     one_target = True
+    scored_unit: ClassVar[str] = "row"  # in the units of loss and accuracy
 
     source: Annotated[Sources, Field(description="JSON lines, CSV, TSV, parquet or Arrow files, or a hub dataset")]
     val_source: Sources | None = None
@@ -103,6 +106,12 @@ class LabelledTask(Task):
     def evaluation_sets(self) -> tuple[str, ...]:
         """See `Task.evaluation_sets`."""
         return self.sets_of(val=self.val or self.val_source, test=self.test or self.test_source)
+
+    @property
+    def metric_specs(self) -> dict[str, MetricSpec]:
+        """See `Task.metric_specs`."""
+        units = {"loss": f"nats per {self.scored_unit}", "accuracy": f"share of {self.scored_unit}s"}
+        return {name: replace(TOKEN_METRICS[name], unit=unit) for name, unit in units.items()}
 
     @property
     def batch(self) -> BatchSpec:

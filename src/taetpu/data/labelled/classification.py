@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from taetpu.core.metric_spec import ACCURACY, LOSS, MetricSpec
+from taetpu.core.metric_spec import LOSS, MetricSpec
 from taetpu.core.model_interface import Interface
 from taetpu.core.registry import register
 from taetpu.data.base import BatchSpec
@@ -82,11 +82,6 @@ class ClassificationTask(PooledTask):
 
     class_weights: ClassWeights = None
     """Weights of classes in training: `balanced` (n / (k n_c)) or a weight for each class; `none`: 1 for each."""
-
-    @property
-    def metric_specs(self) -> dict[str, MetricSpec]:
-        """See `Task.metric_specs`."""
-        return {"loss": replace(LOSS, unit="nats per row"), "accuracy": replace(ACCURACY, unit="share of rows")}
 
     def read_label(self, value: Any, place: str) -> str:
         """See `PooledTask.read_label`."""

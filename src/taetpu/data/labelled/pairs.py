@@ -11,7 +11,6 @@ from pydantic import Field
 
 from taetpu.core.config import Size
 from taetpu.core.errors import UserError
-from taetpu.core.metric_spec import ACCURACY, LOSS, MetricSpec
 from taetpu.core.model_interface import Interface
 from taetpu.core.registry import register
 from taetpu.data.base import BatchSpec
@@ -34,6 +33,7 @@ class PairsTask(LabelledTask):
     """
 
     objective = "contrastive"
+    scored_unit = "pair"
 
     second_text: str = "second_text"
     """Column or key of the text that belongs to the first one."""
@@ -60,11 +60,6 @@ class PairsTask(LabelledTask):
     def batch(self) -> BatchSpec:
         """See `Task.batch`."""
         return BatchSpec(lengths=True, second=True)
-
-    @property
-    def metric_specs(self) -> dict[str, MetricSpec]:
-        """See `Task.metric_specs`."""
-        return {"loss": replace(LOSS, unit="nats per pair"), "accuracy": replace(ACCURACY, unit="share of pairs")}
 
     @property
     def named(self) -> tuple[str, ...]:

@@ -1,13 +1,11 @@
 """Task `token-classification`: predict the label of each word of a text."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 
 from taetpu.core.errors import UserError
-from taetpu.core.metric_spec import ACCURACY, LOSS, MetricSpec
 from taetpu.core.model_interface import Interface
 from taetpu.core.registry import register
 from taetpu.data.base import Batch
@@ -29,6 +27,7 @@ class TokenClassificationTask(LabelledTask):
 
     has_answers, one_target = True, False
     objective = "token-classification"
+    scored_unit = "word"
 
     text: str = "tokens"
     """Column or key of the words."""
@@ -38,11 +37,6 @@ class TokenClassificationTask(LabelledTask):
     """Token of a word that is scored; `last` suits causal attention."""
     class_weights: ClassWeights = None
     """Weights of classes in training: `balanced` (n / (k n_c)) or a weight for each class; `none`: 1 for each."""
-
-    @property
-    def metric_specs(self) -> dict[str, MetricSpec]:
-        """See `Task.metric_specs`."""
-        return {"loss": replace(LOSS, unit="nats per word"), "accuracy": replace(ACCURACY, unit="share of words")}
 
     @property
     def named(self) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array
 
 from taetpu.core.errors import UserError
-from taetpu.core.sites import Edit, Ragged, capture
+from taetpu.core.sites import Edit, capture, parts_of
 from taetpu.lens.ablation.components import Components, find_components
 from taetpu.lens.ablation.patching import Pairs, Patches, check_activations, clean_measure, make_patches, signed
 from taetpu.lens.ablation.sweep import (
@@ -131,7 +131,7 @@ def _build(opened: OpenedModel, senders: Components, receiver: Receiver) -> Call
 
 def _layer_of(read: Any, place: int) -> Array:
     """Return what was read in one of the layers of a site."""
-    for part in read.parts if isinstance(read, Ragged) else (read,):
+    for part in parts_of(read):
         if place < len(part):
             return part[place]
         place -= len(part)

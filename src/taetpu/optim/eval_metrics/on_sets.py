@@ -17,7 +17,7 @@ from taetpu.core.config import Size
 from taetpu.core.errors import UserError, locate_errors
 from taetpu.core.metric_spec import MetricSpec
 from taetpu.core.registry import register
-from taetpu.core.sites import Ragged, Read
+from taetpu.core.sites import Read, parts_of
 from taetpu.data.base import Batch, Task
 from taetpu.optim.metric_component import MetricComponent
 
@@ -60,8 +60,7 @@ class Evaluated:
         read, layers = self.sites[site], self.layers[site]
         if not layers:
             return {None: jnp.asarray(read)}
-        parts = read.parts if isinstance(read, Ragged) else (read,)
-        return dict(zip(layers, (x for part in parts for x in part), strict=True))
+        return dict(zip(layers, (x for part in parts_of(read) for x in part), strict=True))
 
 
 class EvalMetric(MetricComponent):
