@@ -49,6 +49,14 @@ for words in {LIGHT}:
     subprocess.run([sys.executable, "-c", script], check=True, cwd=here)
 
 
+@pytest.mark.parametrize("module", ["taetpu.study.run", "taetpu.study.preview"])
+def test_studies_start_without_what_they_need_later(module):
+    """These modules take a second to import. Analysis and report import them while cores are idle."""
+    unneeded = set(NOT_LIGHT) - {"jax"}
+    script = f"import {module}, sys; assert not {unneeded} & set(sys.modules), {unneeded} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
 def test_no_module_imports_a_part_of_scipy():
     """`import scipy` imports a part at its first use. `scipy.stats` takes .8 CPU seconds, `scipy.special` .2."""
     eager = re.compile(r"^(from scipy\b|import scipy\.).*", re.MULTILINE)

@@ -171,10 +171,16 @@ def bootstrap_effect(arm: Sequence[Cell], baseline: Sequence[Cell], plan: Plan) 
     sums, weights = np.mean(differences, axis=0)[kept], weights[kept]
     if len(sums) < 2:
         return None
-    drawn = np.random.default_rng(0).multinomial(len(sums), np.full(len(sums), 1 / len(sums)), RESAMPLES)
+    drawn = _drawn_blocks(len(sums))
     effects = (drawn @ sums) / (drawn @ weights)
     low, high = np.quantile(effects, (0.025, 0.975))
     return {"sd": float(effects.std(ddof=1)), "ci95": [float(low), float(high)], "blocks": len(sums)}
+
+
+@lru_cache(maxsize=1)
+def _drawn_blocks(number: int) -> np.ndarray:
+    """Return how often each resample has each block, shape (RESAMPLES, number). Most arms of a study share it."""
+    return np.random.default_rng(0).multinomial(number, np.full(number, 1 / number), RESAMPLES)
 
 
 def sum_names(plan: Mapping[str, Any], metric: str) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from taetpu.report.notebook import notebook_html
 from taetpu.report.summary import headline
 from taetpu.stats.results import Results
 
@@ -47,6 +46,8 @@ class Outcome:
 
     def _repr_html_(self) -> str:
         """Return the HTML that a notebook displays."""
+        from taetpu.report.notebook import notebook_html
+
         failed = [f"{len(failure.runs)} runs failed: {failure.error}" for failure in self.failed]
         failed += [f"table {table.name} failed: {table.run.where}: {table.error}" for table in self.failed_tables]
         return notebook_html(self.results, self.report, [*failed, *self.refuted])

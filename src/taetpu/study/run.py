@@ -8,7 +8,6 @@ from typing import Any
 
 from taetpu.core.distributed import require_joined
 from taetpu.core.errors import UserError
-from taetpu.report.build import build_report
 from taetpu.spec.frozen import check_frozen
 from taetpu.spec.resolved_study import Study
 from taetpu.spec.sets import Sets
@@ -242,6 +241,8 @@ class StudyRunner:
 
     def conclude(self, untuned: Study, reused: list[Run], failed: list[Failure]) -> Outcome:
         """Check a sample of the reused runs, compute post-hoc tables, analyse and report."""
+        from taetpu.report.build import build_report
+
         sample = sample_runs(reused, self.options.audit)
         refuted = self.executor.replicate(sample, reused, untuned, self.callback, self.options.packing)
         failed_tables = compute_tables(untuned, self.folder, self.callback)

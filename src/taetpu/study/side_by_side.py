@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from importlib import import_module
 
 import jax
 
@@ -29,6 +30,8 @@ from taetpu.train.layout import Packing, Workload, group_runs
 from taetpu.train.pack_plan import Pack
 from taetpu.train.reload_check import NotReproduced
 
+AFTER_TRAINING = "scipy.stats", "taetpu.report.build"
+"""Modules of the analysis and the report, which take a second to import. That is done while a core is idle."""
 IDLE = "idle"
 """The name under which the study's folder has the time that workers waited while others trained the last packs."""
 
@@ -90,6 +93,9 @@ def train_beside(
                 while left and workers.start(left[0]):
                     number, pack = number + 1, left.pop(0)
                     events.begin(number, total, pack)
+                if not left and len(workers.busy) < len(workers.all):
+                    for module in AFTER_TRAINING:
+                        import_module(module)
                 for worker, message in workers.messages():
                     pack = worker.pack
                     assert pack is not None, "only busy workers are waited for"

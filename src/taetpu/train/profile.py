@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import jax
-import pandas as pd
 from jax import monitoring
 from jax.profiler import ProfileData, ProfileOptions, StepTraceAnnotation
 from jaxtyping import PyTree
@@ -149,6 +148,8 @@ class Profile:
 
 def format_summary(summary: Summary) -> str:
     """Return a summary as text."""
+    import pandas as pd
+
     shares = "\n".join(f"  {name:<9}{summary[name]:6.1%}" for name in ("compute", "transfer", "idle"))
     return f"""\
 pack {summary["pack"]}: {summary["steps"]} steps after step {summary["first_step"]}, {summary["seconds"]:.3f} s on \
