@@ -63,7 +63,7 @@ def test_slope_is_that_of_a_power_with_its_standard_error_over_seeds():
 
 def test_rows_and_chart_of_sizes():
     sizes = np.arange(1.0, 19.0).reshape(3, 3, 2)  # seed, step, layer
-    rows = summarize_sizes([8, 16], [{"residual": sizes}, {"residual": 2 * sizes}])
+    rows = [*summarize_sizes([8, 16], [{"residual": sizes}, {"residual": 2 * sizes}])]
     assert [(row["site"], row["moment"]) for row in rows] == [
         ("residual 0", "before"), ("residual 1", "before"), ("residual 0", "change"), ("residual 1", "change"),
     ]  # fmt: skip

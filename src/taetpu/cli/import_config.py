@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from taetpu.cli.options import AsJson
-from taetpu.cli.output import log, print_json, print_text
+from taetpu.cli.output import explain_write_error, log, print_json, print_text
 from taetpu.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -85,13 +85,10 @@ def import_config(
 def _write(texts: dict[Path, str]) -> None:
     """Write new files. Raises `UserError` if one exists or cannot be written."""
     for target, text in texts.items():
-        try:
+        with explain_write_error(target, "Name a folder with write permission with --out."):
             target.parent.mkdir(parents=True, exist_ok=True)
             with target.open("x", encoding="utf-8") as written:
                 written.write(text)
-        except OSError as error:
-            remedy = "Name a folder with write permission with --out."
-            raise UserError(f"cannot write: {error.strerror}", file=target, remedy=remedy) from None
 
 
 def _check(target: Path) -> str:

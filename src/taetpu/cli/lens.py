@@ -2,17 +2,15 @@
 
 import typer
 
-from taetpu.cli import (
-    lens_attention,
-    lens_embed,
-    lens_knockout,
-    lens_layers,
-    lens_patch,
-    lens_perplexity,
-    lens_predict,
-    lens_sample,
-    lens_score,
-)
+from taetpu.cli.lens_attention import attention, scores
+from taetpu.cli.lens_embed import embed, probe
+from taetpu.cli.lens_knockout import knockout
+from taetpu.cli.lens_layers import attribution, logit_lens, norms
+from taetpu.cli.lens_patch import patch
+from taetpu.cli.lens_perplexity import perplexity
+from taetpu.cli.lens_predict import predict
+from taetpu.cli.lens_sample import check, diff, sample
+from taetpu.cli.lens_score import score
 from taetpu.core.jax_setup import prepare_jax
 from taetpu.store.errors import ADDRESS_FORMS
 
@@ -29,18 +27,8 @@ def prepare() -> None:
     prepare_jax()
 
 
-app.command()(lens_sample.sample)
-app.command()(lens_sample.check)
-app.command()(lens_sample.diff)
-app.command()(lens_perplexity.perplexity)
-app.command()(lens_score.score)
-app.command()(lens_predict.predict)
-app.command()(lens_attention.attention)
-app.command()(lens_attention.scores)
-app.command("logit-lens")(lens_layers.logit_lens)
-app.command()(lens_layers.attribution)
-app.command()(lens_layers.norms)
-app.command()(lens_knockout.knockout)
-app.command()(lens_patch.patch)
-app.command()(lens_embed.embed)
-app.command()(lens_embed.probe)
+for command in (
+    sample, check, diff, perplexity, score, predict, attention, scores, logit_lens, attribution, norms, knockout,
+    patch, embed, probe,
+):  # fmt: skip
+    app.command()(command)

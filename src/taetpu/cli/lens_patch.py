@@ -76,10 +76,7 @@ def patch(options: PatchOptions) -> None:
     else:
         with show_progress("patches") as progress:
             patches = measure(model, pairs, components, attribution=options.attribution, progress=progress)
-    if options.as_json:
-        print_json(patches.to_dict())
-    else:
-        _print_scores(patches, options.top)
+    print_json(patches.to_dict()) if options.as_json else _print_scores(patches, options.top)
     write_picture(patches.chart, options.out)
 
 

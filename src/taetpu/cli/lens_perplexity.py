@@ -53,10 +53,7 @@ def perplexity(options: Options) -> None:
     check_picture(options.out)
     model = options.open()
     measured = _measure(model, options)
-    if options.as_json:
-        print_json(measured.to_dict())
-    else:
-        _print_result(measured, options.per_token)
+    print_json(measured.to_dict()) if options.as_json else _print_result(measured, options.per_token)
     write_picture(measured.chart, options.out)
 
 

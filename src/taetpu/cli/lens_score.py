@@ -49,10 +49,7 @@ def score(options: Options) -> None:
     given = {"by": options.by, "max_tokens": options.max_tokens, "stop": options.stop}
     settings = {name: value for name, value in given.items() if value is not None}
     measured = measure(options.open(), options.file, options.kind, **settings)
-    if options.as_json:
-        print_json(measured.to_dict())
-    else:
-        _print_scores(measured, options.per_item)
+    print_json(measured.to_dict()) if options.as_json else _print_scores(measured, options.per_item)
 
 
 def _print_scores(measured: "Scores", per_item: bool) -> None:

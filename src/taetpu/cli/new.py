@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from taetpu.cli.options import Root
+from taetpu.cli.output import explain_write_error
 from taetpu.cli.schema import FILE, LINE, schema_text
 from taetpu.cli.templates import DEFAULT, TEMPLATES, fill, next_commands
 from taetpu.core.errors import UserError, check_known
@@ -106,12 +107,9 @@ def _write_all(texts: dict[Path, str]) -> Path:
 
 
 def _write(file: Path, text: str, mode: str) -> None:
-    try:
-        with file.open(mode, encoding="utf-8") as out:
-            out.write(text)
-    except OSError as error:
-        remedy = "Change to a folder with write permission."
-        raise UserError(f"cannot write: {error.strerror}", file=file, remedy=remedy) from None
+    remedy = "Change to a folder with write permission."
+    with explain_write_error(file, remedy), file.open(mode, encoding="utf-8") as out:
+        out.write(text)
 
 
 def _check_options(start: str, end: str, design: str, of: str) -> None:

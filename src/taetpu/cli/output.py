@@ -4,10 +4,14 @@ import json
 import re
 import sys
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from taetpu.core.errors import UserError
 from taetpu.core.streams import escape_controls
 
 if TYPE_CHECKING:
@@ -48,6 +52,15 @@ def print_sample(text: str, *, end: str = "\n") -> None:
     typer.echo(shown, nl=False, color=True)  # `color` keeps escape sequences
 
 
+@contextmanager
+def explain_write_error(file: Path, remedy: str) -> Iterator[None]:
+    """Raise `UserError` with a remedy in place of an `OSError` raised while a file is written in the `with` block."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot write: {error.strerror}", file=file, remedy=remedy) from None
+
+
 def plural(number: int, noun: str) -> str:
     """Return a count with its noun: `1 run`, `12,000 runs`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
@@ -74,6 +87,16 @@ def print_table(rows: list[dict[str, Any]], floats: str = "") -> None:
         rows = [{name: f"{v:{floats}}" if isinstance(v, float) else v for name, v in row.items()} for row in rows]
     table = build_table(rows, console)
     Console(soft_wrap=False, width=max(console.width, table.width or 0)).print(table)
+
+
+def print_rows(rows: list[dict[str, Any]], as_json: bool, none: str) -> None:
+    """Print rows as JSON or as a table, or the text `none` in place of an empty table."""
+    if as_json:
+        print_json(rows)
+    elif rows:
+        print_table(rows)
+    else:
+        typer.echo(none)
 
 
 def build_table(rows: list[dict[str, Any]], console: "Console") -> "Table":

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from taetpu.core.errors import UserError
+from taetpu.cli.output import explain_write_error
 
 FILE = "taetpu.schema.json"
 """The file that `taetpu new` writes beside a study."""
@@ -40,11 +40,8 @@ def schema(
     if out is None:
         typer.echo(text, nl=False)
         return
-    try:
+    with explain_write_error(out, "Choose another file with -o."):
         out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        remedy = "Choose another file with -o."
-        raise UserError(f"cannot write: {error.strerror}", file=out, remedy=remedy) from None
 
 
 def schema_text() -> str:

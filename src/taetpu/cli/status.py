@@ -8,7 +8,7 @@ import typer
 
 from taetpu.cli.addresses import OptionalAddress, resolve_address
 from taetpu.cli.options import AsJson, Root, integer
-from taetpu.cli.output import build_table, print_json, print_table, print_text, wrap
+from taetpu.cli.output import build_table, print_json, print_rows, print_text, wrap
 from taetpu.core.errors import UserError
 from taetpu.core.streams import escape_controls
 
@@ -65,12 +65,7 @@ def list_studies(
         }
         for entry in find_all(place)
     ]
-    if as_json:
-        print_json(rows)
-    elif rows:
-        print_table(rows)
-    else:
-        typer.echo(f"no studies under {place}")
+    print_rows(rows, as_json, f"no studies under {place}")
 
 
 def _list_runs(root: str | None, where: list[str], since: str | None, until: str | None, *, as_json: bool) -> None:
@@ -93,12 +88,7 @@ def _list_runs(root: str | None, where: list[str], since: str | None, until: str
         }
         for run in runs
     ]
-    if as_json:
-        print_json(rows)
-    elif rows:
-        print_table(rows)
-    else:
-        typer.echo(f"no such runs under {place}")
+    print_rows(rows, as_json, f"no such runs under {place}")
 
 
 def status(

@@ -12,7 +12,7 @@ from taetpu.stats.deviations import tuning_metric
 from taetpu.stats.ladder import Measure, size_measure
 from taetpu.stats.ladder_results import ArmTrend, Ladder
 from taetpu.stats.plan import describe_metric
-from taetpu.stats.results import Arm, BothWays, Factorial, FactorialScale, Parts, Results
+from taetpu.stats.results import BothWays, Factorial, FactorialScale, Parts, Results
 from taetpu.store.frozen_study import OneByOne, TunedArm, Tuning
 
 ONE_BY_ONE: Mapping[OneByOne, str] = {"leave_one_out": "removed", "add_one_in": "added"}
@@ -166,7 +166,7 @@ def _ladder_section(results: Results, ladder: Ladder) -> Section:
     fates = [
         (
             arm,
-            *(_effect_and_verdict(arms.get(climbed["rungs"].get(rung, "")), results) for rung, _ in scales),
+            *(summary.effect_and_verdict(arms.get(climbed["rungs"].get(rung, "")), results) for rung, _ in scales),
             climbed["fate"],
         )
         for arm, climbed in ladder["arms"].items()
@@ -214,10 +214,6 @@ def _ladder_section(results: Results, ladder: Ladder) -> Section:
     return Section("Effects by scale", lead, tables, charts, notes)
 
 
-def _effect_and_verdict(arm: Arm | None, results: Results) -> str:
-    return f"{summary.format_effect(arm, results)} {summary.verdict_label(arm)}" if arm else "-"
-
-
 def _trend_cells(climbed: ArmTrend, measure: Measure, places: int) -> list[str]:
     trend, ahead = climbed["trend"], climbed["extrapolated"]
     differs = formatting.p_value(climbed["p_differs"])
@@ -245,7 +241,7 @@ def _tuning_section(results: Results, tuning: Tuning) -> Section:
         [
             name,
             entry["best"] or "-",
-            *(_effect_and_verdict(arm, results) for arm in (arms.get(name), best.get(name))),
+            *(summary.effect_and_verdict(arm, results) for arm in (arms.get(name), best.get(name))),
             ", ".join(entry["edge"]) or "-",
         ]
         for name, entry in tuning["arms"].items()

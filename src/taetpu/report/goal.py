@@ -143,8 +143,7 @@ def _row(each: GoalCandidate, answer: GoalAnswer) -> list[str]:
 def _mean(each: GoalLevel) -> tuple[str, str]:
     """Return a mean and its interval."""
     places = _places(each)
-    interval = " to ".join(formatting.number(end, places) for end in each["ci95"]) if each["ci95"] else "-"
-    return formatting.number(each["mean"], places), interval
+    return formatting.number(each["mean"], places), formatting.ends(each["ci95"], places)
 
 
 def _places(each: GoalLevel) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from taetpu.report.section_types import Section, Table
 from taetpu.stats import formatting
-from taetpu.stats.item_results import Interval, ItemScore, ItemScoreArm
+from taetpu.stats.item_results import ItemScore, ItemScoreArm
 from taetpu.stats.results import Results
 
 LEAD = (
@@ -65,14 +65,14 @@ def _entry_table(entry: str, scores: Sequence[ItemScore]) -> Table:
 
 def _arm_cells(arm: ItemScoreArm, places: int) -> list[str]:
     compared = arm["comparison"]
-    cells = [arm["name"], formatting.number(arm["mean"], places), _interval(arm["ci95"], places)]
+    cells = [arm["name"], formatting.number(arm["mean"], places), formatting.ends(arm["ci95"], places)]
     if compared is None:
         return [*cells, "-", "-", "-", "-"]
     share, needed = compared["item_share"], compared["items_needed"]
     return [
         *cells,
         formatting.number(compared["effect"], places, sign=True),
-        _interval(compared["ci95"], places, sign=True),
+        formatting.ends(compared["ci95"], places, sign=True),
         "-" if share is None else f"{share:.0%}",
         ("-" if share is None else "none") if needed is None else f"{needed:,}",
     ]
@@ -86,8 +86,8 @@ def _group_table(score: ItemScore) -> Table:
             entry: Mapping = arm["groups"][number]
             rows.append([
                 group["group"], arm["name"], f"{group['items']:,}", formatting.number(entry["mean"], places),
-                _interval(entry["ci95"], places), formatting.number(entry["effect"], places, sign=True),
-                _interval(entry["effect_ci95"], places, sign=True),
+                formatting.ends(entry["ci95"], places), formatting.number(entry["effect"], places, sign=True),
+                formatting.ends(entry["effect_ci95"], places, sign=True),
             ])  # fmt: skip
     columns = (f"{score['name']} by group", "arm", "items", "mean", "95 % interval", "effect", "95 % interval")
     return Table(columns, rows, left=2).without_empty_columns()
@@ -96,7 +96,3 @@ def _group_table(score: ItemScore) -> Table:
 def _places(score: ItemScore) -> int:
     """Return the number of decimal places of a score: those that its items resolve."""
     return 2 if score["items"] < 1000 else 3
-
-
-def _interval(ends: Interval | None, places: int, sign: bool = False) -> str:
-    return "-" if ends is None else " to ".join(formatting.number(end, places, sign=sign) for end in ends)

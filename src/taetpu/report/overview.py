@@ -39,6 +39,11 @@ SHARED = (
     "change affects them."
 )
 SHARED_BY_PROGRAM = "Runs with the same seed are compared. What they share beside the seed depends on the program."
+SIMPLE_RULES = {
+    "chance": "a uniform guess",
+    "decoy": "predicting from the current token alone",
+    "constant": "a prediction without input",
+}
 OTHER_SIZE = 0.1
 """Relative difference in parameter count above which an arm's size counts as different from its baseline's size."""
 
@@ -137,24 +142,16 @@ def learning_cautions(results: Results, data: Mapping[str, Any]) -> list[str]:
     if what != "loss" or not split.startswith("val") or has_outcome(results):
         return []
     data = data.get(split, data)
-    chance, decoy, constant = (data.get(f"{rule}_loss") for rule in ("chance", "decoy", "constant"))
     ends = {arm["name"]: arm["mean"] for arm in results["arms"] if arm["mean"] is not None}
-    nothing = [name for name, end in ends.items() if chance is not None and end >= chance]
-    no_more = [name for name, end in ends.items() if decoy is not None and end >= decoy and name not in nothing]
-    blind = [name for name, end in ends.items() if constant is not None and end >= constant and name not in nothing]
     cautions = []
-    if nothing:
-        cautions.append(f"No better than a uniform guess (loss {chance:.4g}): {summary.join_and(nothing)}.")
-    if no_more:
-        cautions.append(
-            f"No better than predicting from the current token alone (loss {decoy:.4g}; {data['decoy']}): "
-            f"{summary.join_and(no_more)}."
-        )
-    if blind:
-        cautions.append(
-            f"No better than a prediction without input (loss {constant:.4g}; {data['constant']}): "
-            f"{summary.join_and(blind)}."
-        )
+    for rule, what in SIMPLE_RULES.items():
+        loss = data.get(f"{rule}_loss")
+        worse = [name for name, end in ends.items() if loss is not None and end >= loss]
+        if rule == "chance":  # the other rules say no more of these arms
+            ends = {name: end for name, end in ends.items() if name not in worse}
+        if worse:
+            about = f"; {data[rule]}" if rule in data else ""
+            cautions.append(f"No better than {what} (loss {loss:.4g}{about}): {summary.join_and(worse)}.")
     return cautions
 
 

@@ -100,9 +100,7 @@ def _row(measure: str, arm: TableArm, results: Results, ablation: PostHoc) -> li
     figures = [
         formatting.number(value["mean"], places),
         formatting.number(value["effect"], places, sign=True),
-        "-"
-        if value["ci95"] is None
-        else " to ".join(formatting.number(end, places, sign=True) for end in value["ci95"]),
+        formatting.ends(value["ci95"], places, sign=True),
         formatting.p_value(value["p_holm"]),
     ]
     return [_label(measure), arm["name"], str(value["number"]), *figures, _verdict(value, arm, results, ablation)]

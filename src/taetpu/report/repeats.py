@@ -98,7 +98,7 @@ def across_section(results: Results, design: Across) -> Section:
     rows = [
         [
             name,
-            *(_effect(arms.get(entry["rungs"].get(rung, "")), results) for rung in design["rungs"]),
+            *(summary.effect_and_verdict(arms.get(entry["rungs"].get(rung, "")), results) for rung in design["rungs"]),
             describe_robustness(entry),
         ]
         for name, entry in in_order(results, design["arms"])
@@ -130,10 +130,6 @@ def across_cells(results: Results, design: Across) -> Iterator[dict[str, object]
             if (effect := arms[of]["effect"]) is not None:
                 text = summary.format_effect(arms[of], results)
                 yield {"row": name, "column": rung, "effect": effect, "text": text}
-
-
-def _effect(arm: Arm | None, results: Results) -> str:
-    return f"{summary.format_effect(arm, results)} {summary.verdict_label(arm)}" if arm else "-"
 
 
 def across_sentences(results: Results, design: Across) -> Iterator[str]:

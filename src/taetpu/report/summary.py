@@ -175,6 +175,11 @@ def format_effect(entry: EstimatedEffect, results: Results) -> str:
     return formatting.effect(entry["effect"], entry["ci95"], mean_places(results))
 
 
+def effect_and_verdict(arm: Arm | None, results: Results) -> str:
+    """Return the effect of an arm with its verdict in a cell of a table; a hyphen if there is no such arm."""
+    return f"{format_effect(arm, results)} {verdict_label(arm)}" if arm else "-"
+
+
 def format_interval(bounds: Sequence[float] | None, results: Results) -> str:
     """Format the interval of an effect with at least as many decimal places as the means."""
     return formatting.interval(bounds, mean_places(results))

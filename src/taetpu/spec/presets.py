@@ -14,6 +14,7 @@ from taetpu.core.config_parsing import normalize_value
 from taetpu.core.errors import UserError, check_known
 
 Settings = dict[str, Any]
+WEIGHTLESS = {"kind": "rms", "weight": "none"}
 
 
 @dataclass(frozen=True)
@@ -72,33 +73,28 @@ def gpt2(dim: int, num_layers: int) -> Settings:
 
 def llama3(dim: int, num_layers: int) -> Settings:
     """Return Llama 3 with the proportions of the 8B model."""
-    return {
-        "mixer": attention(dim, 128, group=4),
-        "position": {"kind": "rope", "base": 500000.0},
-        "norm": {"kind": "rms", "placement": "pre", "eps": 1e-5},
-        "ffn": {"kind": "swiglu", "mult": 3.5},
-        "embedding": "untied",
-    }
+    return _llama(attention(dim, 128, group=4), base=500000.0, mult=3.5, eps=1e-5)
 
 
 def qwen3(dim: int, num_layers: int) -> Settings:
     """Return Qwen 3 with the proportions of the 8B model."""
-    return {
-        "mixer": attention(dim, 128, group=4, qk_norm={"kind": "rms", "eps": 1e-6}),
-        "position": {"kind": "rope", "base": 1000000.0},
-        "norm": {"kind": "rms", "placement": "pre", "eps": 1e-6},
-        "ffn": {"kind": "swiglu", "mult": 3.0},
-        "embedding": "untied",
-    }
+    mixer = attention(dim, 128, group=4, qk_norm={"kind": "rms", "eps": 1e-6})
+    return _llama(mixer, base=1000000.0, mult=3.0, eps=1e-6)
 
 
 def olmo2(dim: int, num_layers: int) -> Settings:
     """Return OLMo 2 with the proportions of the 7B model."""
+    mixer = attention(dim, 128, qk_norm={"kind": "rms", "over": "all", "eps": 1e-6})
+    return _llama(mixer, base=500000.0, mult=2.6875, eps=1e-6, placement="output")
+
+
+def _llama(mixer: Settings, base: float, mult: float, eps: float, placement: str = "pre") -> Settings:
+    """Return a decoder as Llama: rotary positions, RMS norms, SwiGLU and untied embeddings."""
     return {
-        "mixer": attention(dim, 128, qk_norm={"kind": "rms", "over": "all", "eps": 1e-6}),
-        "position": {"kind": "rope", "base": 500000.0},
-        "norm": {"kind": "rms", "placement": "output", "eps": 1e-6},
-        "ffn": {"kind": "swiglu", "mult": 2.6875},
+        "mixer": mixer,
+        "position": {"kind": "rope", "base": base},
+        "norm": {"kind": "rms", "placement": placement, "eps": eps},
+        "ffn": {"kind": "swiglu", "mult": mult},
         "embedding": "untied",
     }
 
@@ -126,31 +122,25 @@ def gemma3(dim: int, num_layers: int) -> Settings:
 
 def nanochat(dim: int, num_layers: int) -> Settings:
     """Return nanochat. Norms have no weights, and queries and keys are multiplied by 1.2 after their norm."""
-    plain = {"kind": "rms", "weight": "none"}
-    return {
-        "mixer": attention(dim, 128, qk_norm={**plain, "factor": 1.2}),
-        "position": {"kind": "rope", "base": 10000.0},
-        "norm": {**plain, "placement": "pre"},
-        "ffn": "relu2",
-        "embedding": "untied",
-        "stem": {"kind": "norm", "norm": plain},
-        "logits": {"kind": "softcap", "cap": 15.0},
-        "init": "zero-out",
-    }
+    return _speedrun(attention(dim, 128, qk_norm={**WEIGHTLESS, "factor": 1.2}), cap=15.0)
 
 
 def modded_nanogpt(dim: int, num_layers: int) -> Settings:
     """Return the main architectural changes of modded-nanogpt; its optimizer and schedules are separate settings."""
-    plain = {"kind": "rms", "weight": "none"}
+    return _speedrun(attention(dim, 128, qk_norm=WEIGHTLESS, values="residual"), cap=30.0, after="u-net")
+
+
+def _speedrun(mixer: Settings, cap: float, **more: str) -> Settings:
+    """Return a decoder as nanochat: norms without weights, squared ReLU, and logits that are capped at `cap`."""
     return {
-        "mixer": attention(dim, 128, qk_norm=plain, values="residual"),
+        "mixer": mixer,
         "position": {"kind": "rope", "base": 10000.0},
-        "norm": {**plain, "placement": "pre"},
+        "norm": {**WEIGHTLESS, "placement": "pre"},
         "ffn": "relu2",
         "embedding": "untied",
-        "stem": {"kind": "norm", "norm": plain},
-        "after": "u-net",
-        "logits": {"kind": "softcap", "cap": 30.0},
+        "stem": {"kind": "norm", "norm": WEIGHTLESS},
+        **more,
+        "logits": {"kind": "softcap", "cap": cap},
         "init": "zero-out",
     }
 

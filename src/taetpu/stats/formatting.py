@@ -110,6 +110,11 @@ def interval(bounds: Sequence[float] | None, places: int = NO_MINIMUM) -> str:
     return f"{number(bounds[0], places, True, scale)} to {number(bounds[1], places, True, scale)}"
 
 
+def ends(bounds: Sequence[float] | None, places: int, sign: bool = False) -> str:
+    """Format the ends of an interval with `places` decimal places; "-" for None."""
+    return "-" if bounds is None else " to ".join(number(end, places, sign) for end in bounds)
+
+
 def scientific(text: str) -> str:
     """Write the figures below 0.001 in a text with the same digits and a power of ten, e.g. `+5.01e-6`."""
     return SMALL.sub(lambda figure: _scientific(*figure.groups()), text)

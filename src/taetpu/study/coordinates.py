@@ -8,7 +8,7 @@ Source: Yang et al. 2022, "Tensor Programs V: Tuning Large Neural Networks via Z
 arXiv 2203.03466, appendix D.1.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -83,7 +83,7 @@ def check_coordinates(
                 update(seeds * sum(len(row["widths"]) for row in rows) + seeds * len(measured) + seed + 1, total)
             measured.append({name: np.stack([row[name] for row in by_seed]) for name in by_seed[0]})
         dims = [config.model.dim for config in configs]
-        rows.append({"arm": arm.name, "widths": dims, "sites": summarize_sizes(dims, measured)})
+        rows.append({"arm": arm.name, "widths": dims, "sites": [*summarize_sizes(dims, measured)]})
     return {"study": study.name, "steps": steps, "seeds": seeds, "threshold": THRESHOLD, "arms": rows}
 
 
@@ -230,34 +230,29 @@ def _means(parts: Sequence[Array], scores: Sequence[Array]) -> Array:
     return jnp.concatenate(means)
 
 
-def summarize_sizes(widths: Sequence[int], measured: Sequence[Sizes]) -> list[dict[str, Any]]:
-    """Return a row for each site and layer, before training and for the change after the last step.
+def summarize_sizes(widths: Sequence[int], measured: Sequence[Sizes]) -> Iterator[dict[str, Any]]:
+    """Yield a row for each site and layer, before training and for the change after the last step.
 
     A row has `site` (with the number of the layer), `moment` (`before` or `change`), `sizes` (means over seeds at each
     width), `slope` and `slope_se` (of log size over log width: mean and standard error over seeds; None where a size is
     0, or for one seed), `verdict`, and `by_step`: the sizes after each step, from the first.
     """
-    rows = []
     for moment in ("before", "change"):
         for name in (site for site in SITES if site in measured[0]):
             layers = measured[0][name].shape[-1]
             for layer in range(layers):
                 values = np.stack([sizes[name][..., layer] for sizes in measured])  # width, seed, step
                 chosen = values[..., 0 if moment == "before" else -1]
-                label = f"{name} {layer}" if layers > 1 or name != "logits" else name
                 slope, error = fit_slope(widths, chosen)
-                rows.append(
-                    {
-                        "site": label,
-                        "moment": moment,
-                        "sizes": chosen.mean(1).tolist(),
-                        "slope": slope,
-                        "slope_se": error,
-                        "verdict": judge_slope(slope),
-                        **({"by_step": values.mean(1)[:, 1:].T.tolist()} if moment == "change" else {}),
-                    }
-                )
-    return rows
+                yield {
+                    "site": f"{name} {layer}" if layers > 1 or name != "logits" else name,
+                    "moment": moment,
+                    "sizes": chosen.mean(1).tolist(),
+                    "slope": slope,
+                    "slope_se": error,
+                    "verdict": judge_slope(slope),
+                    **({"by_step": values.mean(1)[:, 1:].T.tolist()} if moment == "change" else {}),
+                }
 
 
 def fit_slope(widths: Sequence[int], sizes: np.ndarray) -> tuple[float | None, float | None]:

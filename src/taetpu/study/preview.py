@@ -1,6 +1,6 @@
 """The plan of a study before training: arms, differences, sizes and packs. The store is read but not changed."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from math import prod
@@ -325,44 +325,34 @@ def _tokens(run: RunSpec, sources: Sources) -> int:
 
 def _flops(runs: Iterable[RunSpec], sources: Sources) -> float:
     """Return the FLOPs of training the given runs."""
-    flops = 0
-    for run in runs:
-        source = sources.prepare(run.config)
-        flops += _tokens(run, sources) * training_flops_per_token(run.config, source)
-    return flops
+    return sum(
+        _tokens(run, sources) * training_flops_per_token(run.config, sources.prepare(run.config)) for run in runs
+    )
 
 
-def _packs(study: Study, missing: list[Run], folder: StudyFolder, packing: Packing) -> list[dict[str, Any]]:
-    """Return an entry for each stored pack with missing runs, followed by an entry for each new pack."""
+def _packs(study: Study, missing: list[Run], folder: StudyFolder, packing: Packing) -> Iterator[dict[str, Any]]:
+    """Yield an entry for each stored pack with missing runs, followed by an entry for each new pack."""
     wanted = {run.key: run for run in missing}
     stored = stored_plans(folder)
     old = [plan for plan in stored if wanted.keys() & set(plan.runs)]
     planned = {names for plan in old for names in plan.runs}
     new = [run for names, run in wanted.items() if names not in planned]
-    rows, programs = [], dict[str, int]()
+    programs = dict[str, int]()
     sources = [study.sources.prepare(run.config) for run in new]
     for plan in [*old, *plan_packs(new, sources, stored, packing, beside=True)]:
         runs = tuple(wanted[names] for names in plan.runs if names in wanted)
-        source = study.sources.prepare(runs[0].config)
-        program = plan.program_key(runs[0].config)
-        step = remembered_step(plan, runs[0].config)
-        rows.append(
-            {
-                **plan.facts,
-                "padding": plan.layout.width - len(plan.runs),
-                "program": programs.setdefault(program, len(programs) + 1),
-                "seconds": None if step is None else step * runs[0].config.train.total_steps(source.num_windows),
-                "arms": list(dict.fromkeys(arm for arm, _, _ in plan.runs)),
-                "runs": [list(names) for names in plan.runs],
-                "routed": [
-                    str(fallback)
-                    for fallback in list_fallbacks(
-                        runs[0].config, source, plan.compute, plan.precision, divided=plan.layout.divided
-                    )
-                ],
-            }
-        )
-    return rows
+        config, divided = runs[0].config, plan.layout.divided
+        source, step = study.sources.prepare(config), remembered_step(plan, config)
+        fallbacks = list_fallbacks(config, source, plan.compute, plan.precision, divided=divided)
+        yield {
+            **plan.facts,
+            "padding": plan.layout.width - len(plan.runs),
+            "program": programs.setdefault(plan.program_key(config), len(programs) + 1),
+            "seconds": None if step is None else step * config.train.total_steps(source.num_windows),
+            "arms": list(dict.fromkeys(arm for arm, _, _ in plan.runs)),
+            "runs": [list(names) for names in plan.runs],
+            "routed": [str(fallback) for fallback in fallbacks],
+        }
 
 
 # --- the differences of one arm ---------------------------------------------------------------------------------------

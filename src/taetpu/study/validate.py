@@ -5,7 +5,7 @@ from typing import Any
 
 from taetpu.contract.check import Progress, check_arms
 from taetpu.contract.traced_program import Computation
-from taetpu.core.errors import ErrorList, UserError
+from taetpu.core.errors import ErrorList, UserError, change_errors
 from taetpu.nn.compute_options import DEFAULT_OPTIONS
 from taetpu.spec.resolved_study import Arm, Study
 from taetpu.study.arm_stages import ArmStages
@@ -69,14 +69,11 @@ def refuse_place(study: Study, place: Capabilities | None) -> None:
 
     The mesh is only checked against `place`. This process may have fewer devices if it trains no runs itself.
     """
-    baseline = study.arms[0]
-    compute = baseline.config.train.compute
-    try:
+    compute = study.arms[0].config.train.compute
+    with change_errors(study.arms[0].explain):
         (place or local_capabilities()).check_path(compute.attention)
         if place and compute.mesh != "auto":
             place.check_devices(compute.mesh.data, compute.mesh.model)
-    except UserError as error:
-        raise baseline.explain(error) from None
 
 
 def refuse_too_large(study: Study, runs: Sequence[Run]) -> None:
@@ -122,9 +119,7 @@ def refuse_mesh(study: Study, arm: Arm) -> None:
     """Raise `UserError` if an arm's runs cannot be sharded over the mesh that the study requests."""
     mesh = arm.config.train.compute.mesh
     if mesh != "auto":
-        try:
+        with change_errors(arm.explain):
             if mesh.data * mesh.model > 1:
                 without_kernels(DEFAULT_OPTIONS, arm.config)
             check_mesh(arm.config, study.source(arm).vocab_size, mesh.data, mesh.model)
-        except UserError as error:
-            raise arm.explain(error) from None
