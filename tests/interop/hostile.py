@@ -30,7 +30,7 @@ from taetpu.lens.opening import open_run
 SLOWEST, LARGEST = 10, 2**30
 """The time of a case in seconds, and the memory of the process in bytes, beyond that before the first case."""
 NAMES = sorted(
-    {name for family in FAMILIES.values() for name in (*family.settings.model_fields, *family.fixed)}
+    {name for family in FAMILIES.values() for name in (*family.model_fields, *family.fixed)}
     | {"quantization_config", "text_config", "architectures", *list(HARMLESS)[:5], "x", ""}
 )
 SCALARS: list[Any] = [

@@ -12,7 +12,7 @@ from tests.suites import by_default
 
 from taetpu.core.errors import UserError
 from taetpu.interop.families import FAMILIES
-from taetpu.interop.families.rope import RopeSettings
+from taetpu.interop.families.rope import RopeFamily
 from taetpu.interop.huggingface import import_config
 from taetpu.nn.common import Context
 
@@ -22,11 +22,7 @@ NEOX = {
     "max_position_embeddings": 64, **UNKNOWN,
 }  # fmt: skip
 NESTED_FAMILIES = ("gemma3_text", "olmo3", "modernbert")
-FLAT = [
-    name
-    for name, family in FAMILIES.items()
-    if issubclass(family.settings, RopeSettings) and name not in NESTED_FAMILIES
-]
+FLAT = [name for name, family in FAMILIES.items() if issubclass(family, RopeFamily) and name not in NESTED_FAMILIES]
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 4.0, "beta_slow": 0.5}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 0.5, "high_freq_factor": 2.0}
 FACTORS = {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
@@ -101,7 +97,7 @@ def settings_of(family: str, rope: dict) -> dict:
     more = {"gpt_oss": {"num_local_experts": 2}, "gemma3_text": types, "olmo3": {**types, "num_hidden_layers": 3},
             "modernbert": {"layer_types": TYPES, "num_hidden_layers": 3},
             "qwen3_moe": {"norm_topk_prob": True}}  # fmt: skip
-    fields = FAMILIES[family].settings.model_fields
+    fields = FAMILIES[family].model_fields
     sizes = SIZES if "head_dim" in fields and family != "phi3" else {**NEOX, "num_key_value_heads": 2}
     known = {name: value for name, value in sizes.items() if name in fields}
     return {"model_type": family, **known, **more.get(family, {}), **rope}

@@ -53,7 +53,7 @@ def test_every_setting_of_a_class_is_decided(case):
     family = FAMILIES[theirs(case).config.model_type]
     config = theirs(case).config.__class__()
     names = {*config.to_dict(), *config.attribute_map, *transformers.GenerationConfig._get_default_generation_params()}
-    decided = {*family.settings.model_fields, *family.fixed, *family.harmless, *family.aliases, *HARMLESS}
+    decided = {*family.model_fields, *family.fixed, *family.harmless, *family.aliases, *HARMLESS}
     assert names - decided - {"is_encoder_decoder"} == set()  # false, or refused
 
 
@@ -88,7 +88,7 @@ def test_published_settings_change_no_logits_of_transformers(case):
 def test_settings_that_could_act_are_refused(case):
     config = theirs(case).config.to_dict()
     values = REFUSED["all"] | {"is_causal": case in ENCODERS} | REFUSED.get(config["model_type"], {})
-    for name in values.keys() - FAMILIES[config["model_type"]].settings.model_fields.keys():
+    for name in values.keys() - FAMILIES[config["model_type"]].model_fields.keys():
         value = values[name]
         with pytest.raises(UserError, match=rf"{name}=.* is not ") as refused:
             import_config(config | {name: value})

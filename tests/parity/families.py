@@ -42,7 +42,7 @@ def reference(name: str, **settings: Any) -> tuple[Any, Arrays]:
     return model, {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
 
 
-def logits(model: Any, settings: Mapping[str, Any], tensors: Arrays, family: str | Family) -> Both:
+def logits(model: Any, settings: Mapping[str, Any], tensors: Arrays, family: str | type[Family]) -> Both:
     """Return the logits of our model with the given settings and of a model of transformers.
 
     Args:

@@ -19,17 +19,9 @@ from taetpu.data.labelled.sequences import frame_of
 from taetpu.data.tokenizers.base import Tokenizer
 from taetpu.interop.blank import blank_model
 from taetpu.interop.comparison import Comparable, Difference
-from taetpu.interop.families import (
-    CLASSIFIERS,
-    COMMON,
-    FAMILIES,
-    Family,
-)
+from taetpu.interop.families import CLASSIFIERS, COMMON, FAMILIES, Family
 from taetpu.interop.families.base import DEFAULT_LENGTH, complete_settings
-from taetpu.interop.files import (
-    SPECIAL_TOKENS,
-    write_model,
-)
+from taetpu.interop.files import SPECIAL_TOKENS, write_model
 from taetpu.interop.huggingface import parameter_shapes, width_of_heads
 from taetpu.interop.layouts import expand_rules
 from taetpu.interop.plain import to_plain
@@ -122,8 +114,8 @@ class _Candidate:
     """An architecture for an export.
 
     Attributes:
-        family: The architecture.
-        settings: The Hugging Face settings.
+        family: The architecture with the settings.
+        settings: The Hugging Face settings, as they are written.
         config: The config that is read from these settings.
         differences: The settings that the architecture does not support.
         zeros: The number of settings for which biases are written as zeros.
@@ -151,7 +143,7 @@ def _closest_family(given: _Given) -> _Candidate:
     Of the architectures in `COMMON`, and else of the others, one that adds the fewest biases is preferred.
     """
     candidates = [_candidate(name, given) for name in (CLASSIFIERS if given.interface.outputs else FAMILIES)]
-    return min(candidates, key=lambda made: (len(made.differences), made.family not in COMMON, made.zeros))
+    return min(candidates, key=lambda made: (len(made.differences), type(made.family) not in COMMON, made.zeros))
 
 
 def _candidate(name: str, given: _Given) -> _Candidate:
@@ -172,7 +164,8 @@ def _candidate(name: str, given: _Given) -> _Candidate:
     settings = family.write(ours.exported(**sizes))
     if (std := getattr(config.init, "std", None)) is not None:
         settings[family.std] = std
-    again = load_config(ModelConfig, family.read(complete_settings(family, settings))).resolve()
+    completed = complete_settings(family, settings)
+    again = load_config(ModelConfig, completed.read()).resolve()
     differences = ours.differences(Comparable(again))
     differences += [
         Difference(name, 0, given.special_tokens[name], family.fixed[name])
@@ -182,20 +175,20 @@ def _candidate(name: str, given: _Given) -> _Candidate:
     if (pooling := given.interface.pooling) not in ("", family.pooling):
         differences.append(Difference("task.pooling", 0, pooling, family.pooling))
     unsupported = [difference for difference in differences if not difference.adds_bias]
-    return _Candidate(family, settings, again, unsupported, len(differences) - len(unsupported))
+    return _Candidate(completed, settings, again, unsupported, len(differences) - len(unsupported))
 
 
 def _write_tensors(chosen: _Candidate, given: _Given) -> dict[str, np.ndarray]:
     """Return the tensors of a model. Biases that the architecture requires and the model lacks are zeros."""
     have, config = named_parameters(given.model), given.config
     head_dim = width_of_heads(config)
-    expected = parameter_shapes(blank_model(chosen.config, given.interface, chosen.family.length(chosen.settings)))
+    expected = parameter_shapes(blank_model(chosen.config, given.interface, chosen.family.length))
     tensors: dict[str, np.ndarray] = {}
     for rule in expand_rules(chosen.family.rules, len(config.layers)):
         if rule.ours[0] in expected:
             parts = [np.asarray(have.get(name, np.zeros(expected[name])), np.float32) for name in rule.ours]
             tensor = rule.layout.write(parts, head_dim)
-            names = [chosen.family.spell(chosen.settings, name) for name in rule.names(parts[0].shape)]
+            names = [chosen.family.spell(name) for name in rule.names(parts[0].shape)]
             several = tensor if "{e}" in rule.theirs else [tensor]
             tensors |= {name: np.ascontiguousarray(part) for name, part in zip(names, several, strict=True)}
     return tensors

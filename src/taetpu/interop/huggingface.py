@@ -7,8 +7,8 @@ changed: tensors are transposed, split and joined, and stored as float32.
 import math
 import re
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from taetpu.core.config_parsing import load_config
-from taetpu.core.errors import DataWarning, UserError, dotted_path, locate_errors, suggest
+from taetpu.core.errors import DataWarning, UserError, change_errors, dotted_path, locate_errors, suggest
 from taetpu.core.model_interface import Interface
 from taetpu.data.tokenizers.base import Tokenizer
 from taetpu.interop.blank import blank_model
@@ -28,10 +28,9 @@ from taetpu.interop.families import (
     count_classes,
     find_text_model,
 )
-from taetpu.interop.families.base import SpecialTokens, complete_settings
+from taetpu.interop.families.base import complete_settings
 from taetpu.interop.files import (
     CONFIG,
-    SPECIAL_TOKENS,
     read_config,
     read_generation_tokens,
 )
@@ -58,7 +57,7 @@ class ImportedModel:
         special_tokens: The settings in `SPECIAL_TOKENS`, without those that are missing.
     """
 
-    family: Family
+    family: type[Family]
     config: ModelConfig
     model: LM
     vocab_size: int
@@ -104,34 +103,34 @@ def import_config(config: Settings) -> ModelConfig:
     return _read_settings(find_text_model(config))[0]
 
 
-def _read_settings(text: TextModel) -> tuple[ModelConfig, dict[str, Any]]:
+def _read_settings(text: TextModel) -> tuple[ModelConfig, Family]:
     """Return the config of a model, and its Hugging Face settings with all defaults."""
     with locate_errors(*text.path):
         settings = complete_settings(text.family, text.settings)
-        data = text.family.read(settings)
+        data = settings.read()
     with _in_our_config():
         return load_config(ModelConfig, data), settings
 
 
-@contextmanager
-def _in_our_config() -> Iterator[None]:
+def _in_our_config() -> AbstractContextManager[None]:
     """Say that the place of a `UserError` in the `with` block is in the config of taetpu, not in `config.json`."""
-    try:
-        yield
-    except UserError as error:
+
+    def name_place(error: UserError) -> UserError:
         place = f" (taetpu's {dotted_path(error.path)})" if error.path else ""
-        raise UserError(f"{error.problem}{place}", remedy=error.remedy) from None
+        return UserError(f"{error.problem}{place}", remedy=error.remedy)
+
+    return change_errors(name_place)
 
 
 def _blank_import(config: Settings) -> tuple[TextModel, ImportedModel]:
     """Return a model before its parameters are read."""
     text = find_text_model(config)
     ours, settings = _read_settings(text)
-    vocab_size, seq_len = settings["vocab_size"], text.family.length(settings)
+    vocab_size, seq_len = settings.vocab_size, settings.length
     outputs = count_classes(text.settings) if text.family.pooling else None
     with _in_our_config():
         model = blank_model(ours.resolve(), Interface(vocab_size, outputs=outputs), seq_len)
-    special = SpecialTokens(**{name: settings[name] for name in SPECIAL_TOKENS}).numbers()
+    special = settings.numbers()
     return text, ImportedModel(text.family, ours, model, vocab_size, seq_len, outputs, special_tokens=special)
 
 
@@ -143,7 +142,7 @@ def _with_tensors(made: ImportedModel, text: TextModel, tensors: Tensors) -> Imp
     return replace(made, model=with_parameters(made.model, parameters))
 
 
-def read_parameters(family: Family, tensors: Tensors, model: LM, config: LMConfig) -> dict[str, np.ndarray]:
+def read_parameters(family: type[Family], tensors: Tensors, model: LM, config: LMConfig) -> dict[str, np.ndarray]:
     """Return the parameters of a model by logical name, taken from Hugging Face tensors.
 
     Args:
@@ -171,7 +170,7 @@ def read_parameters(family: Family, tensors: Tensors, model: LM, config: LMConfi
 
 
 def _take(
-    family: Family, rule: Conversion, left: dict[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]
+    family: type[Family], rule: Conversion, left: dict[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]
 ) -> np.ndarray:
     """Remove and return the tensor of a rule, or that which joins the tensors of all experts.
 
@@ -190,7 +189,7 @@ def _take(
     return tensors[0] if names == [rule.theirs] else np.stack(tensors)
 
 
-def _main_names(family: Family, tensors: Tensors) -> dict[str, np.ndarray]:
+def _main_names(family: type[Family], tensors: Tensors) -> dict[str, np.ndarray]:
     """Return tensors by the names in the rules of an architecture.
 
     Raises:
@@ -213,7 +212,7 @@ def _main_names(family: Family, tensors: Tensors) -> dict[str, np.ndarray]:
     return named
 
 
-def _missing_tensor(family: Family, name: str, have: Tensors) -> UserError:
+def _missing_tensor(family: type[Family], name: str, have: Tensors) -> UserError:
     """Return the error about a tensor that a model lacks."""
     remedy = f"{suggest(name, have)} " if have else ""
     remedy += "Or use the config.json of the model with these tensors."
@@ -258,7 +257,7 @@ LARGEST_SHOWN = 2**24
 """The number of elements up to which a tensor is built to state its shape in a message."""
 
 
-def _check_tied_head(family: Family, left: dict[str, np.ndarray], parameters: Mapping[str, np.ndarray]) -> None:
+def _check_tied_head(family: type[Family], left: dict[str, np.ndarray], parameters: Mapping[str, np.ndarray]) -> None:
     """Remove the head from the tensors of a model with a tied head, whose files may contain it."""
     head = left.pop(family.head, None) if "embedding.unembed" not in parameters else None
     if head is not None and not np.array_equal(

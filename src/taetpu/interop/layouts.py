@@ -3,7 +3,7 @@
 Layouts are transposed, split and joined. No number is changed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -192,16 +192,6 @@ def module_rules(theirs: str, ours: str, layout: Layout = LINEAR, place: str = "
         Rule(f"{theirs}.weight", joined[0], layout),
         Rule(f"{theirs}.bias", joined[1], layout if isinstance(layout, HeadsFused | HalvesSwapped) else PLAIN),
     )
-
-
-def norm_biases(norms: Mapping[str, str]) -> tuple[Rule, ...]:
-    """Return the rules of the biases of layer norms in an architecture that names its tensors as Llama does.
-
-    Args:
-        norms: The names of a layer's norms in taetpu, with those in transformers.
-    """
-    layers = (Rule(f"model.layers.{{i}}.{theirs}.bias", f"layers.{{i}}.{ours}.bias") for ours, theirs in norms.items())
-    return (*layers, Rule("model.norm.bias", "norm.bias"))
 
 
 @dataclass(frozen=True)

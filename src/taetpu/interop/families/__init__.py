@@ -5,47 +5,47 @@ from dataclasses import dataclass
 
 from taetpu.core.errors import UserError, suggest
 from taetpu.interop.families.base import Family, Settings, SpecialTokens, last_token_classifier
-from taetpu.interop.families.bert import BERT, BERT_CLASSIFIER, ROBERTA, ROBERTA_CLASSIFIER
-from taetpu.interop.families.bloom import BLOOM, FALCON
-from taetpu.interop.families.gemma import GEMMA, GEMMA2, GEMMA3, MULTIMODAL, VISION
-from taetpu.interop.families.gpt2 import GPT2, NANOGPT
-from taetpu.interop.families.gpt_neo import GPT_NEO
-from taetpu.interop.families.gpt_oss import GPT_OSS
+from taetpu.interop.families.bert import Bert, BertClassifier, Roberta, RobertaClassifier
+from taetpu.interop.families.bloom import Bloom, Falcon
+from taetpu.interop.families.gemma import MULTIMODAL, VISION, Gemma, Gemma2, Gemma3
+from taetpu.interop.families.gpt2 import GPT2, NanoGPT
+from taetpu.interop.families.gpt_neo import GPTNeo
+from taetpu.interop.families.gpt_oss import GptOss
 from taetpu.interop.families.gptj import GPTJ
-from taetpu.interop.families.granite import GRANITE
-from taetpu.interop.families.llama import LLAMA, MISTRAL
-from taetpu.interop.families.mamba2 import MAMBA2
-from taetpu.interop.families.mixtral import MIXTRAL, QWEN3_MOE
-from taetpu.interop.families.modernbert import MODERNBERT, MODERNBERT_CLASSIFIER
-from taetpu.interop.families.nanochat import NANOCHAT
-from taetpu.interop.families.neox import NEOX
-from taetpu.interop.families.olmo import OLMO, OLMO2, OLMO3
+from taetpu.interop.families.granite import Granite
+from taetpu.interop.families.llama import Llama, Mistral
+from taetpu.interop.families.mamba2 import Mamba2
+from taetpu.interop.families.mixtral import Mixtral, Qwen3MoE
+from taetpu.interop.families.modernbert import ModernBert, ModernBertClassifier
+from taetpu.interop.families.nanochat import Nanochat
+from taetpu.interop.families.neox import NeoX
+from taetpu.interop.families.olmo import Olmo, Olmo2, Olmo3
 from taetpu.interop.families.opt import OPT
-from taetpu.interop.families.phi import PHI
-from taetpu.interop.families.phi3 import PHI3
-from taetpu.interop.families.qwen import QWEN2, QWEN3
-from taetpu.interop.families.smollm3 import SMOLLM3
-from taetpu.interop.families.stablelm import STABLELM
-from taetpu.interop.families.starcoder2 import STARCODER2
+from taetpu.interop.families.phi import Phi
+from taetpu.interop.families.phi3 import Phi3
+from taetpu.interop.families.qwen import Qwen2, Qwen3
+from taetpu.interop.families.smollm3 import SmolLM3
+from taetpu.interop.families.stablelm import StableLM
+from taetpu.interop.families.starcoder2 import StarCoder2
 
 __all__ = ["CLASSIFIERS", "FAMILIES", "Family", "Settings", "TextModel", "count_classes", "find_text_model"]
 
-COMMON = (GPT2, LLAMA, MISTRAL, NEOX, QWEN2, QWEN3, GEMMA, GEMMA2, GEMMA3, OLMO2, GPT_OSS)
+COMMON = (GPT2, Llama, Mistral, NeoX, Qwen2, Qwen3, Gemma, Gemma2, Gemma3, Olmo2, GptOss)
 """The architectures that an export prefers to the others, because most programs read them."""
 OTHERS = (
-    *(GPT_NEO, OPT, PHI, PHI3, OLMO, OLMO3, GPTJ, STABLELM, STARCODER2, GRANITE, MIXTRAL, QWEN3_MOE, SMOLLM3, FALCON),
-    *(BLOOM, NANOCHAT, MAMBA2, ROBERTA, BERT, MODERNBERT),
+    *(GPTNeo, OPT, Phi, Phi3, Olmo, Olmo3, GPTJ, StableLM, StarCoder2, Granite, Mixtral, Qwen3MoE, SmolLM3, Falcon),
+    *(Bloom, Nanochat, Mamba2, Roberta, Bert, ModernBert),
 )
-FAMILIES: Mapping[str, Family] = {family.model_type: family for family in (*COMMON, *OTHERS)}
+FAMILIES: Mapping[str, type[Family]] = {family.model_type: family for family in (*COMMON, *OTHERS)}
 """The architectures by `model_type`. An export uses the first one that admits a model."""
-ENCODERS = (BERT_CLASSIFIER, ROBERTA_CLASSIFIER, MODERNBERT_CLASSIFIER)
-CLASSIFIERS: Mapping[str, Family] = {
+ENCODERS = (BertClassifier, RobertaClassifier, ModernBertClassifier)
+CLASSIFIERS: Mapping[str, type[Family]] = {
     family.model_type: family
-    for family in (*map(last_token_classifier, (GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA)), *ENCODERS)
+    for family in (*map(last_token_classifier, (GPT2, Llama, Mistral, Qwen2, Qwen3, Gemma)), *ENCODERS)
 }
 """The architectures whose outputs are classes of sequences, by `model_type`."""
 
-READ = {**FAMILIES, NANOGPT.model_type: NANOGPT}
+READ = {**FAMILIES, NanoGPT.model_type: NanoGPT}
 """The architectures that are read."""
 REFUSED = {
     "mamba": "its state decays by a number for each element, and taetpu has the kind mamba2 alone",
@@ -69,13 +69,13 @@ class TextModel:
         ignored: The pattern of tensors that the text model does not use.
     """
 
-    family: Family
+    family: type[Family]
     settings: Settings
     path: tuple[str, ...]
     ignored: str
 
 
-def _of_class(family: Family, config: Settings) -> Family:
+def _of_class(family: type[Family], config: Settings) -> type[Family]:
     """Return the architecture of the class that `architectures` names: a language model, or a classifier.
 
     Raises:

@@ -2,10 +2,9 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Annotated, Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, field_validator
 
@@ -45,14 +44,6 @@ class SpecialTokens(Config):
         return {name: list(v) if isinstance(v, tuple) else v for name, v in given.items() if v is not None}
 
 
-class FamilySettings(SpecialTokens):
-    """The settings of an architecture that change its results, with their defaults in the class of transformers."""
-
-    vocab_size: Count
-    initializer_range: NotNegative = 0.02
-    tie_word_embeddings: bool = False
-
-
 @dataclass(frozen=True)
 class Exported:
     """The settings of a model that is exported.
@@ -71,9 +62,10 @@ class Exported:
         return default if value is None else value
 
 
-@dataclass(frozen=True)
-class Family:
+class Family(SpecialTokens):
     """A Hugging Face architecture, identified by its `model_type`.
+
+    The fields are the settings that change the results, with their defaults in the class of transformers.
 
     Attributes:
         model_type: The value of `model_type` in `config.json`.
@@ -81,10 +73,6 @@ class Family:
         about: The models of the architecture.
         prefix: The prefix of tensor names in a model with a head.
         rules: The parameters in all tensors.
-        settings: The class of the settings that change the results.
-        read: A function that converts Hugging Face settings, with all defaults, to the data of a `ModelConfig`.
-        write: A function that converts the settings of a model to Hugging Face settings. Settings that the architecture
-            does not support are left out; `interop.comparison` finds them.
         fixed: The settings for which only one value is supported, with this value.
         harmless: Further settings that do not change the results, or those of training alone.
         aliases: Other names of settings, which transformers also reads.
@@ -95,53 +83,71 @@ class Family:
         head: The name of the tensor with the output embedding.
         copies: The names of tensors that transformers stores twice, with the name in `rules`.
         spare_positions: The number of rows of the table of positions that no token has.
-        spell: A function that returns the name of a tensor in a model with some settings, from its name in `rules`.
         std: The setting with the standard deviation of initial weights.
         pooling: The position of which a classifier reads the outputs: `first` or `last`; empty for language models.
     """
 
-    model_type: str
-    architecture: str
-    about: str
-    rules: tuple[Rule, ...]
-    settings: type[FamilySettings]
-    read: Callable[[Settings], dict[str, Any]]
-    write: Callable[[Exported], dict[str, Any]]
-    prefix: str = "model."
-    fixed: Settings = field(default_factory=dict)
-    harmless: tuple[str, ...] = ()
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    renamed: tuple[tuple[str, str], ...] = ()
-    ignored: str = r"\.rotary_emb\.inv_freq$"
-    choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    seq_len: str = "max_position_embeddings"
-    head: str = "lm_head.weight"
-    copies: Mapping[str, str] = field(default_factory=dict)
-    spare_positions: int = 0
-    spell: Callable[[Settings, str], str] = lambda settings, name: name
-    std: str = "initializer_range"
-    pooling: str = ""
+    model_type: ClassVar[str]
+    architecture: ClassVar[str]
+    about: ClassVar[str]
+    rules: ClassVar[tuple[Rule, ...]]
+    prefix: ClassVar[str] = "model."
+    fixed: ClassVar[Settings] = {}
+    harmless: ClassVar[tuple[str, ...]] = ()
+    aliases: ClassVar[Mapping[str, str]] = {}
+    renamed: ClassVar[tuple[tuple[str, str], ...]] = ()
+    ignored: ClassVar[str] = r"\.rotary_emb\.inv_freq$"
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    seq_len: ClassVar[str] = "max_position_embeddings"
+    head: ClassVar[str] = "lm_head.weight"
+    copies: ClassVar[Mapping[str, str]] = {}
+    spare_positions: ClassVar[int] = 0
+    std: ClassVar[str] = "initializer_range"
+    pooling: ClassVar[str] = ""
 
-    def rename(self, name: str) -> str:
+    vocab_size: Count
+    initializer_range: NotNegative = 0.02
+    tie_word_embeddings: bool = False
+
+    def read(self) -> dict[str, Any]:
+        """Convert the settings to the data of a `ModelConfig`."""
+        raise NotImplementedError
+
+    @classmethod
+    def write(cls, ours: Exported) -> dict[str, Any]:
+        """Convert the settings of a model to Hugging Face settings.
+
+        Settings that the architecture does not support are left out; `interop.comparison` finds them.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def rename(cls, name: str) -> str:
         """Return the name of a tensor as in `rules`.
 
         torch puts `module.` before the names of a model in DataParallel, and `_orig_mod.` before those of a compiled
         model.
         """
         name = re.sub(r"^((module|_orig_mod)\.)+", "", name)
-        for pattern, replacement in self.renamed:
+        for pattern, replacement in cls.renamed:
             name = re.sub(pattern, replacement, name)
-        outside = name.startswith((self.head.removesuffix("weight"), self.prefix)) or name in self.outside
-        return name if outside else self.prefix + name
+        inside = not name.startswith((cls.head.removesuffix("weight"), cls.prefix))
+        return cls.prefix + name if inside and name not in (rule.theirs for rule in cls.rules) else name
 
-    @cached_property
-    def outside(self) -> frozenset[str]:
-        """The names of tensors that are not part of the model without a head, in addition to the head."""
-        return frozenset(rule.theirs for rule in self.rules if not rule.theirs.startswith(self.prefix))
+    def spell(self, name: str) -> str:
+        """Return the name of a tensor in a model with these settings, from its name in `rules`."""
+        return name
 
-    def length(self, settings: Settings) -> int:
-        """Return the maximum sequence length in some settings, `DEFAULT_LENGTH` if they contain none."""
-        return (settings[self.seq_len] or DEFAULT_LENGTH) - self.spare_positions
+    @property
+    def length(self) -> int:
+        """The maximum sequence length, `DEFAULT_LENGTH` if the settings contain none."""
+        return (getattr(self, self.seq_len) or DEFAULT_LENGTH) - self.spare_positions
+
+    @property
+    def data_around(self) -> dict[str, Any]:
+        """The embedding and the initial weights, as data of a `ModelConfig`."""
+        std = getattr(self, self.std)
+        return {"embedding": "tied" if self.tie_word_embeddings else "untied", "init": {"kind": "normal", "std": std}}
 
 
 HARMLESS = frozenset(
@@ -169,7 +175,7 @@ HARMLESS = frozenset(
 classification, the implementation of attention, and, in the last lines, dropout."""
 
 
-def complete_settings(family: Family, config: Settings) -> dict[str, Any]:
+def complete_settings(family: type[Family], config: Settings) -> Family:
     """Return the settings of a `config.json` that change the results, with defaults for missing settings.
 
     Raises:
@@ -177,7 +183,7 @@ def complete_settings(family: Family, config: Settings) -> dict[str, Any]:
     """
     _refuse_quantized(config)
     config = _without_aliases(family, config)
-    fields, fixed = family.settings.model_fields, {"is_causal": True, **family.fixed}
+    fields, fixed = family.model_fields, {"is_causal": True, **family.fixed}
     known = {*fields, *fixed, *family.harmless, *HARMLESS}
     for name, value in config.items():
         if name not in known and (value or type(value) in (int, float)):  # none, false and empty lists say nothing
@@ -192,7 +198,7 @@ def complete_settings(family: Family, config: Settings) -> dict[str, Any]:
     given = {
         n: value for n, value in config.items() if n in fields and (value is not None or not fields[n].is_required())
     }
-    return load_config(family.settings, given).model_dump()
+    return load_config(family, given)
 
 
 def _plain(value: Any) -> Any:
@@ -211,7 +217,7 @@ def _refuse_quantized(config: Settings) -> None:
         raise UserError(f"quantized weights ({method}) are not supported", path=("quantization_config",), remedy=remedy)
 
 
-def _without_aliases(family: Family, config: Settings) -> dict[str, Any]:
+def _without_aliases(family: type[Family], config: Settings) -> dict[str, Any]:
     """Return a config in which each setting has its main name.
 
     Raises:
@@ -231,18 +237,17 @@ def _near(name: str, known: Iterable[str]) -> str:
     return f"{hint.partition('?')[0]}? " if hint.startswith("Did") else ""
 
 
-def translate_choice(settings: Settings, name: str, known: Mapping[str, str]) -> str:
+def translate_choice(name: str, value: str, known: Mapping[str, str]) -> str:
     """Return taetpu's name for the value of a Hugging Face setting.
 
     Args:
-        settings: The Hugging Face settings, with defaults.
         name: The name of the setting.
+        value: The value.
         known: taetpu's name for each supported value.
 
     Raises:
         UserError: If the value is not supported.
     """
-    value = settings[name]
     if value not in known:
         raise UserError(f"{name}={value!r} is not supported", path=(name,), remedy=suggest(value, known))
     return known[value]
@@ -253,24 +258,28 @@ def choose_name(known: Mapping[str, str], ours: Any) -> str:
     return next((theirs for theirs, kind in known.items() if kind == ours), next(iter(known)))
 
 
-def last_token_classifier(family: Family) -> Family:
+def last_token_classifier(family: type[Family]) -> type[Family]:
     """Return the architecture with a matrix of classes, without bias, in place of the head of a language model.
 
     In transformers, the last token that is not padding is scored.
 
     Source: GenericForSequenceClassification in modeling_layers.py, and modeling_gpt2.py in transformers.
     """
-    start, head = re.split("LMHeadModel|ForCausalLM", family.architecture)[0], "score.weight"
-    rules = (rule for rule in family.rules if rule.theirs != family.head)
-    return replace(
-        family,
-        architecture=f"{start}ForSequenceClassification",
-        about=f"classifiers of {family.about}",
-        rules=(*rules, Rule(head, "embedding.unembed", LINEAR)),
-        read=lambda config: family.read({**config, "tie_word_embeddings": False}),
-        head=head,
-        pooling="last",
-    )
+
+    class LastTokenClassifier(family):
+        architecture = f"{re.split('LMHeadModel|ForCausalLM', family.architecture)[0]}ForSequenceClassification"
+        about = f"classifiers of {family.about}"
+        head = "score.weight"
+        rules = (
+            *(rule for rule in family.rules if rule.theirs != family.head),
+            Rule(head, "embedding.unembed", LINEAR),
+        )
+        pooling = "last"
+
+        def read(self) -> dict[str, Any]:
+            return family.read(self.model_copy(update={"tie_word_embeddings": False}))
+
+    return LastTokenClassifier
 
 
 MLPS = {

@@ -11,78 +11,17 @@ Files of BERT may contain the pooler and the classifier of next sentences, which
 Source: modeling_bert.py, modeling_roberta.py and their configurations in transformers.
 """
 
-from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, PositiveFloat
 
-from taetpu.interop.families.base import MLPS, Count, Exported, Family, FamilySettings, Settings, TokenNumbers
-from taetpu.interop.families.layer_norms import MLP_CHOICES, Names, Rate
+from taetpu.interop.families.base import MLPS, Count, Exported, Settings, TokenNumbers
+from taetpu.interop.families.layer_norms import LayerNormFamily, Names, Rate
 from taetpu.interop.layouts import LINEAR, PADDED, PLAIN, Layout, Rule, layer_rules, module_rules
 
-NAMES = Names(dropouts=("hidden_dropout_prob", "attention_probs_dropout_prob"))
-FIXED: Settings = {
-    "is_causal": False,
-    "is_decoder": False,
-    "add_cross_attention": False,
-    "position_embedding_type": "absolute",
-    "tie_word_embeddings": True,
-}
 OUTPUT_BIAS = {"kind": "tied", "bias": True}
 CLASSES = {"kind": "untied", "bias": True}
 """The embeddings of masked language models and of classifiers."""
-
-
-class BertSettings(FamilySettings):
-    """The settings of BERT."""
-
-    pad_token_id: TokenNumbers = 0
-    vocab_size: Count = 30522
-    hidden_size: Count = 768
-    num_hidden_layers: Count = 12
-    num_attention_heads: Count = 12
-    intermediate_size: Count = 3072
-    max_position_embeddings: Count = 512
-    type_vocab_size: Count = 2
-    hidden_act: str = "gelu"
-    layer_norm_eps: PositiveFloat = 1e-12
-    hidden_dropout_prob: Rate = 0.1
-    tie_word_embeddings: bool = True
-
-
-def read_encoder(config: Settings) -> dict[str, Any]:
-    """Convert the settings of a BERT to the data of a `ModelConfig`, without what comes after the last layer."""
-    made = NAMES.read(config)
-    norm = {**made["norm"], "placement": "post"}
-    return {
-        **made,
-        "mixer": {**made["mixer"], "causal": False},
-        "norm": norm,
-        "position": "learned",
-        "stem": {"kind": "norm", "norm": dict(made["norm"])},
-        "types": config["type_vocab_size"],
-    }
-
-
-def masked_head(activation: str, norm: Settings, **more: Any) -> dict[str, Any]:
-    """Return the data of the projection, activation and norm before the output embedding."""
-    return {"kind": "dense", "activation": activation, "norm": dict(norm), **more}
-
-
-def read_bert(config: Settings) -> dict[str, Any]:
-    """Convert BERT settings to the data of a `ModelConfig`."""
-    made = read_encoder(config)
-    return {**made, "readout": masked_head(made["ffn"]["kind"], made["stem"]["norm"]), "embedding": OUTPUT_BIAS}
-
-
-def read_classifier(config: Settings) -> dict[str, Any]:
-    """Convert the settings of a classifier to the data of a `ModelConfig`."""
-    return {**read_encoder(config), "readout": "pooler", "embedding": CLASSES}
-
-
-def write_bert(ours: Exported) -> dict[str, Any]:
-    """Convert the settings of a model to BERT settings."""
-    return {**NAMES.write(ours), "type_vocab_size": ours.get("types") or 1, "tie_word_embeddings": True}
 
 
 def encoder_rules(prefix: str, positions: Layout) -> tuple[Rule, ...]:
@@ -122,45 +61,110 @@ def classifier_rules(dense: str, output: str) -> tuple[Rule, ...]:
     )
 
 
-BERT = Family(
-    model_type="bert",
-    architecture="BertForMaskedLM",
-    about="BERT",
-    prefix="bert.",
-    rules=(
+def masked_head(activation: str, norm: Settings, **more: Any) -> dict[str, Any]:
+    """Return the data of the projection, activation and norm before the output embedding."""
+    return {"kind": "dense", "activation": activation, "norm": dict(norm), **more}
+
+
+class Encoder(LayerNormFamily):
+    """What BERT, RoBERTa and their classifiers share."""
+
+    names = Names(dropouts=("hidden_dropout_prob", "attention_probs_dropout_prob"))
+    fixed: ClassVar = {
+        "is_causal": False,
+        "is_decoder": False,
+        "add_cross_attention": False,
+        "position_embedding_type": "absolute",
+        "tie_word_embeddings": True,
+    }
+    harmless = (
+        *("attention_probs_dropout_prob", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers"),
+        *("pooler_size_per_head", "pooler_type", "directionality"),
+    )
+    renamed = ((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias"))
+
+    pad_token_id: TokenNumbers = 0
+    vocab_size: Count = 30522
+    hidden_size: Count = 768
+    num_hidden_layers: Count = 12
+    num_attention_heads: Count = 12
+    intermediate_size: Count = 3072
+    max_position_embeddings: Count = 512
+    type_vocab_size: Count = 2
+    hidden_act: str = "gelu"
+    layer_norm_eps: PositiveFloat = 1e-12
+    hidden_dropout_prob: Rate = 0.1
+    tie_word_embeddings: bool = True
+
+    def read(self) -> dict[str, Any]:
+        """Convert the settings to the data of a `ModelConfig`, without what comes after the last layer."""
+        made = super().read()
+        made["mixer"]["causal"] = False
+        return {
+            **made,
+            "norm": {**made["norm"], "placement": "post"},
+            "position": "learned",
+            "stem": {"kind": "norm", "norm": dict(made["norm"])},
+            "types": self.type_vocab_size,
+        }
+
+    @classmethod
+    def write(cls, ours: Exported) -> dict[str, Any]:
+        """See `Family.write`."""
+        return {**super().write(ours), "type_vocab_size": ours.get("types") or 1, "tie_word_embeddings": True}
+
+
+class ClassifierFamily(Encoder):
+    """What classifiers share."""
+
+    pooling = "first"
+
+    def read(self) -> dict[str, Any]:
+        """See `Family.read`."""
+        return {**super().read(), "readout": "pooler", "embedding": CLASSES}
+
+
+class Bert(Encoder):
+    """BERT."""
+
+    model_type = "bert"
+    architecture = "BertForMaskedLM"
+    about = "BERT"
+    prefix = "bert."
+    rules = (
         *encoder_rules("bert", PLAIN),
         *head_rules("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"),
-    ),
-    settings=BertSettings,
-    read=read_bert,
-    write=write_bert,
-    fixed=FIXED,
-    harmless=("attention_probs_dropout_prob", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
-              "pooler_size_per_head", "pooler_type", "directionality"),
-    renamed=((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias")),
-    ignored=r"(^|\.)embeddings\.position_ids$|^(bert\.)?pooler\.|^cls\.seq_relationship\.",
-    choices=MLP_CHOICES,
-    head="cls.predictions.decoder.weight",
-    copies={"cls.predictions.decoder.bias": "cls.predictions.bias"},
-)  # fmt: skip
-BERT_CLASSIFIER = replace(
-    BERT,
-    architecture="BertForSequenceClassification",
-    about="classifiers of BERT",
-    rules=(*encoder_rules("bert", PLAIN), *classifier_rules("bert.pooler.dense", "classifier")),
-    read=read_classifier,
-    ignored=r"(^|\.)embeddings\.position_ids$",
-    head="classifier.weight",
-    copies={},
-    pooling="first",
-)
+    )
+    ignored = r"(^|\.)embeddings\.position_ids$|^(bert\.)?pooler\.|^cls\.seq_relationship\."
+    head = "cls.predictions.decoder.weight"
+    copies: ClassVar = {"cls.predictions.decoder.bias": "cls.predictions.bias"}
+
+    def read(self) -> dict[str, Any]:
+        """See `Family.read`."""
+        made = super().read()
+        return {**made, "readout": masked_head(made["ffn"]["kind"], made["stem"]["norm"]), "embedding": OUTPUT_BIAS}
 
 
-# --- RoBERTa ---------------------------------------------------------------------------------------------------------
+class BertClassifier(ClassifierFamily):
+    """Classifiers of BERT."""
+
+    model_type = "bert"
+    architecture = "BertForSequenceClassification"
+    about = "classifiers of BERT"
+    prefix = "bert."
+    rules = (*encoder_rules("bert", PLAIN), *classifier_rules("bert.pooler.dense", "classifier"))
+    ignored = r"(^|\.)embeddings\.position_ids$"
+    head = "classifier.weight"
 
 
-class RobertaSettings(BertSettings):
-    """The settings of RoBERTa."""
+class RobertaFamily(Encoder):
+    """What RoBERTa and its classifiers share."""
+
+    model_type = "roberta"
+    prefix = "roberta."
+    fixed: ClassVar = {**Encoder.fixed, "pad_token_id": 1}
+    ignored = r"(^|\.)embeddings\.position_ids$|^(roberta\.)?pooler\."
+    spare_positions = 2
 
     bos_token_id: TokenNumbers = 0
     eos_token_id: TokenNumbers = 2
@@ -168,44 +172,34 @@ class RobertaSettings(BertSettings):
     vocab_size: Count = 50265
     max_position_embeddings: Annotated[int, Field(ge=3, le=2**24)] = 512
 
-
-def read_roberta(config: Settings) -> dict[str, Any]:
-    """Convert RoBERTa settings to the data of a `ModelConfig`. The activation of the head is always GELU."""
-    made = read_encoder(config)
-    return {**made, "readout": masked_head(MLPS["gelu"], made["stem"]["norm"]), "embedding": OUTPUT_BIAS}
-
-
-def write_roberta(ours: Exported) -> dict[str, Any]:
-    """Convert the settings of a model to RoBERTa settings."""
-    return {**write_bert(ours), NAMES.seq_len: ours.get("seq_len") + 2}
+    @classmethod
+    def write(cls, ours: Exported) -> dict[str, Any]:
+        """See `Family.write`."""
+        return {**super().write(ours), cls.seq_len: ours.get("seq_len") + 2}
 
 
-ROBERTA = replace(
-    BERT,
-    model_type="roberta",
-    architecture="RobertaForMaskedLM",
-    about="RoBERTa",
-    prefix="roberta.",
-    rules=(
+class Roberta(RobertaFamily):
+    """RoBERTa. The activation of the head is always GELU."""
+
+    architecture = "RobertaForMaskedLM"
+    about = "RoBERTa"
+    rules = (
         *encoder_rules("roberta", PADDED),
         *head_rules("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
-    ),
-    settings=RobertaSettings,
-    read=read_roberta,
-    write=write_roberta,
-    fixed={**FIXED, "pad_token_id": 1},
-    ignored=r"(^|\.)embeddings\.position_ids$|^(roberta\.)?pooler\.",
-    head="lm_head.decoder.weight",
-    copies={"lm_head.decoder.bias": "lm_head.bias"},
-    spare_positions=2,
-)
-ROBERTA_CLASSIFIER = replace(
-    ROBERTA,
-    architecture="RobertaForSequenceClassification",
-    about="classifiers of RoBERTa",
-    rules=(*encoder_rules("roberta", PADDED), *classifier_rules("classifier.dense", "classifier.out_proj")),
-    read=read_classifier,
-    head="classifier.out_proj.weight",
-    copies={},
-    pooling="first",
-)
+    )
+    head = "lm_head.decoder.weight"
+    copies: ClassVar = {"lm_head.decoder.bias": "lm_head.bias"}
+
+    def read(self) -> dict[str, Any]:
+        """See `Family.read`."""
+        made = super().read()
+        return {**made, "readout": masked_head(MLPS["gelu"], made["stem"]["norm"]), "embedding": OUTPUT_BIAS}
+
+
+class RobertaClassifier(RobertaFamily, ClassifierFamily):
+    """Classifiers of RoBERTa."""
+
+    architecture = "RobertaForSequenceClassification"
+    about = "classifiers of RoBERTa"
+    rules = (*encoder_rules("roberta", PADDED), *classifier_rules("classifier.dense", "classifier.out_proj"))
+    head = "classifier.out_proj.weight"

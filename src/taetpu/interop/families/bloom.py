@@ -6,14 +6,14 @@ key-value head, later ones groups of heads, and norms for each branch.
 Source: modeling_bloom.py, modeling_falcon.py and their configurations in transformers.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import PositiveFloat
 
 from taetpu.core.errors import UserError
-from taetpu.interop.families.base import DEFAULT_LENGTH, Count, Exported, Family, FamilySettings, Settings, TokenNumbers
-from taetpu.interop.families.layer_norms import MLP_CHOICES, Names, Rate
-from taetpu.interop.families.rope import RopeReader, RopeSettings, write_plain_rope
+from taetpu.interop.families.base import Count, Exported, TokenNumbers
+from taetpu.interop.families.layer_norms import LayerNormFamily, Names, Rate
+from taetpu.interop.families.rope import RopeFamily, write_plain_rope
 from taetpu.interop.layouts import HEADS_FUSED, LINEAR, Rule, layer_rules, module_rules
 
 LAYER = "transformer.h.{i}"
@@ -30,14 +30,25 @@ RULES = (
 )
 
 
-# --- BLOOM -----------------------------------------------------------------------------------------------------------
+class Bloom(LayerNormFamily):
+    """BLOOM."""
 
-
-BLOOM_NAMES = Names(num_layers="n_layer", num_heads="n_head", eps="layer_norm_epsilon", seq_len="seq_length")
-
-
-class BloomSettings(FamilySettings):
-    """The settings of BLOOM."""
+    model_type = "bloom"
+    architecture = "BloomForCausalLM"
+    about = "BLOOM"
+    prefix = "transformer."
+    rules = (*RULES, *module_rules("transformer.word_embeddings_layernorm", "stem.norm"))
+    names = Names(num_layers="n_layer", num_heads="n_head", eps="layer_norm_epsilon")
+    fixed: ClassVar = {"apply_residual_connection_post_layernorm": False, "n_inner": None}
+    harmless = (
+        *("slow_but_exact", "attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion"),
+        *("offset_alibi", "skip_bias_add", "skip_bias_add_qkv"),
+    )
+    aliases: ClassVar = {"n_embed": "hidden_size", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"}
+    choices: ClassVar = {}
+    seq_len = "seq_length"
+    intermediate_size: ClassVar[None] = None
+    hidden_act: ClassVar[str] = "gelu_new"
 
     bos_token_id: TokenNumbers = 1
     eos_token_id: TokenNumbers = 2
@@ -49,55 +60,37 @@ class BloomSettings(FamilySettings):
     tie_word_embeddings: bool = True
     hidden_dropout: Rate = 0.0
 
+    def read(self) -> dict[str, Any]:
+        """See `Family.read`."""
+        made = super().read()
+        return {**made, "position": "alibi", "stem": {"kind": "norm", "norm": dict(made["norm"])}}
 
-def read_bloom(config: Settings) -> dict[str, Any]:
-    """Convert BLOOM settings to the data of a `ModelConfig`."""
-    made = BLOOM_NAMES.read({**config, "intermediate_size": None, "hidden_act": "gelu_new"})
-    return {**made, "position": "alibi", "stem": {"kind": "norm", "norm": dict(made["norm"])}}
-
-
-def write_bloom(ours: Exported) -> dict[str, Any]:
-    """Convert the settings of a model to BLOOM settings."""
-    made = BLOOM_NAMES.write(ours)
-    return {name: value for name, value in made.items() if name not in ("intermediate_size", "hidden_act")}
-
-
-BLOOM = Family(
-    model_type="bloom",
-    architecture="BloomForCausalLM",
-    about="BLOOM",
-    prefix="transformer.",
-    rules=(
-        *RULES,
-        *module_rules("transformer.word_embeddings_layernorm", "stem.norm"),
-    ),
-    settings=BloomSettings,
-    read=read_bloom,
-    write=write_bloom,
-    fixed={"apply_residual_connection_post_layernorm": False, "n_inner": None},
-    harmless=(
-        "slow_but_exact", "attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion", "offset_alibi",
-        "skip_bias_add", "skip_bias_add_qkv",
-    ),
-    aliases={"n_embed": "hidden_size", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"},
-    seq_len="seq_length",
-)  # fmt: skip
+    @classmethod
+    def write(cls, ours: Exported) -> dict[str, Any]:
+        """See `Family.write`."""
+        made = super().write(ours)
+        del made["intermediate_size"], made["hidden_act"]
+        return made
 
 
-# --- Falcon ----------------------------------------------------------------------------------------------------------
+NORMS = {"input_layernorm": "ln_attn", "post_attention_layernorm": "ln_mlp"}
+"""The names of Falcon's norms where each of two parallel branches has one."""
 
 
-FALCON_NAMES = Names(hidden="ffn_hidden_size", act="activation", eps="layer_norm_epsilon")
+class Falcon(LayerNormFamily, RopeFamily):
+    """Falcon."""
 
-
-class FalconSettings(RopeSettings):
-    """The settings of Falcon."""
+    model_type = "falcon"
+    architecture = "FalconForCausalLM"
+    about = "Falcon 7B, 40B and 180B"
+    prefix = "transformer."
+    rules = RULES
+    names = Names(hidden="ffn_hidden_size", act="activation", eps="layer_norm_epsilon")
+    aliases: ClassVar = {"n_embed": "hidden_size"}
+    renamed = tuple((rf"\.{theirs}\.", f".{ours}.") for ours, theirs in NORMS.items())
 
     bos_token_id: TokenNumbers = 11
     eos_token_id: TokenNumbers = 11
-    hidden_size: Count
-    num_hidden_layers: Count
-    num_attention_heads: Count
     num_kv_heads: Count | None = None
     ffn_hidden_size: Count | None = None
     max_position_embeddings: Count | None = 2048
@@ -112,72 +105,47 @@ class FalconSettings(RopeSettings):
     tie_word_embeddings: bool = True
     hidden_dropout: Rate = 0.0
 
+    def read(self) -> dict[str, Any]:
+        """See `Family.read`.
 
-def read_falcon(config: Settings) -> dict[str, Any]:
-    """Convert Falcon settings to the data of a `ModelConfig`.
+        Raises:
+            UserError: If the model has ALiBi, or norms that transformers does not compute.
+        """
+        new, norms = self.new_decoder_architecture, self.num_ln_in_parallel_attn
+        if self.alibi:
+            problem = "alibi=True is not supported: Falcon rounds the slopes to bfloat16, and taetpu has no such kind"
+            raise UserError(problem, path=("alibi",), remedy="Use a Falcon model with RoPE, such as Falcon 7B.")
+        norms = (2 if new else 1) if norms is None else norms
+        if norms not in ((1, 2) if new else (1,)) or (new and not self.parallel_attn):
+            problem = f"num_ln_in_parallel_attn={norms} and parallel_attn={self.parallel_attn} are not supported"
+            remedy = f"transformers does not compute such a model with new_decoder_architecture={new}. "
+            raise UserError(problem, path=("num_ln_in_parallel_attn",), remedy=f"{remedy}Correct the config.")
+        made = super().read()
+        made["mixer"]["num_kv_heads"] = self.num_kv_heads if new else 1 if self.multi_query else None
+        made["norm"]["bias"] = True
+        order = "sequential" if not self.parallel_attn else "parallel" if norms == 1 else "parallel-two-norms"
+        return {**made, "position": self.read_position(), "order": order, "bias": self.bias}
 
-    Raises:
-        UserError: If the model has ALiBi, or norms that transformers does not compute.
-    """
-    new, norms = config["new_decoder_architecture"], config["num_ln_in_parallel_attn"]
-    if config["alibi"]:
-        problem = "alibi=True is not supported: Falcon rounds the slopes to bfloat16, and taetpu has no such kind"
-        raise UserError(problem, path=("alibi",), remedy="Use a Falcon model with RoPE, such as Falcon 7B.")
-    norms = (2 if new else 1) if norms is None else norms
-    if norms not in ((1, 2) if new else (1,)) or (new and not config["parallel_attn"]):
-        problem = f"num_ln_in_parallel_attn={norms} and parallel_attn={config['parallel_attn']} are not supported"
-        remedy = f"transformers does not compute such a model with new_decoder_architecture={new}. Correct the config."
-        raise UserError(problem, path=("num_ln_in_parallel_attn",), remedy=remedy)
-    made = FALCON_NAMES.read(config)
-    made["mixer"]["num_kv_heads"] = 1 if config["multi_query"] and not new else config["num_kv_heads"]
-    if not new and not config["multi_query"]:
-        made["mixer"]["num_kv_heads"] = None
-    made["norm"]["bias"] = True
-    order = "sequential" if not config["parallel_attn"] else "parallel" if norms == 1 else "parallel-two-norms"
-    position = RopeReader().read(config, config["max_position_embeddings"] or DEFAULT_LENGTH)
-    return {**made, "position": position, "order": order, "bias": config["bias"]}
+    @classmethod
+    def write(cls, ours: Exported) -> dict[str, Any]:
+        """See `Family.write`."""
+        heads, order = ours.get("mixer.num_heads", 1), ours.get("order.kind")
+        kv_heads = ours.get("mixer.num_kv_heads", heads)
+        new = order == "parallel-two-norms" or (order == "parallel" and kv_heads not in (1, heads))
+        return {
+            **super().write(ours),
+            **write_plain_rope(ours.model),
+            "num_kv_heads": kv_heads,
+            "new_decoder_architecture": new,
+            "multi_query": kv_heads == 1 and not new,
+            "parallel_attn": order != "sequential",
+            "num_ln_in_parallel_attn": (2 if order == "parallel-two-norms" else 1) if new else None,
+            "bias": bool(ours.get("mixer.bias", False)),
+        }
 
-
-def write_falcon(ours: Exported) -> dict[str, Any]:
-    """Convert the settings of a model to Falcon settings."""
-    heads, order = ours.get("mixer.num_heads", 1), ours.get("order.kind")
-    kv_heads = ours.get("mixer.num_kv_heads", heads)
-    new = order == "parallel-two-norms" or (order == "parallel" and kv_heads not in (1, heads))
-    return {
-        **FALCON_NAMES.write(ours),
-        **write_plain_rope(ours.model),
-        "num_kv_heads": kv_heads,
-        "new_decoder_architecture": new,
-        "multi_query": kv_heads == 1 and not new,
-        "parallel_attn": order != "sequential",
-        "num_ln_in_parallel_attn": (2 if order == "parallel-two-norms" else 1) if new else None,
-        "bias": bool(ours.get("mixer.bias", False)),
-    }
-
-
-NORMS = {"input_layernorm": "ln_attn", "post_attention_layernorm": "ln_mlp"}
-"""The names of norms where each of two parallel branches has one."""
-
-
-def spell_falcon(settings: Settings, name: str) -> str:
-    """Return the name of a tensor in a model with the given settings."""
-    if settings["num_ln_in_parallel_attn"] == 2:
-        for ours, theirs in NORMS.items():
-            name = name.replace(ours, theirs)
-    return name
-
-
-FALCON = Family(
-    model_type="falcon",
-    architecture="FalconForCausalLM",
-    about="Falcon 7B, 40B and 180B",
-    prefix="transformer.",
-    rules=RULES,
-    settings=FalconSettings,
-    read=read_falcon,
-    write=write_falcon,
-    spell=spell_falcon,
-    aliases={"n_embed": "hidden_size"},
-    renamed=tuple((rf"\.{theirs}\.", f".{ours}.") for ours, theirs in NORMS.items()),
-    choices=MLP_CHOICES,
-)
+    def spell(self, name: str) -> str:
+        """Return the name of a tensor in a model with these settings, from its name in `rules`."""
+        if self.num_ln_in_parallel_attn == 2:
+            for ours, theirs in NORMS.items():
+                name = name.replace(ours, theirs)
+        return name

@@ -10,21 +10,13 @@ is not read.
 Source: modeling_gemma.py, modeling_gemma2.py, modeling_gemma3.py and their configurations in transformers.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import PositiveFloat
 
 from taetpu.core.errors import UserError
-from taetpu.interop.families.base import Count, Exported, Family, NotNegative, Settings, TokenNumbers
-from taetpu.interop.families.llama import (
-    CHOICES,
-    PRE_NORMS,
-    QK_NORMS,
-    CommonSettings,
-    llama_rules,
-    read_common,
-    write_common,
-)
+from taetpu.interop.families.base import Count, Exported, NotNegative, TokenNumbers
+from taetpu.interop.families.llama import QK_NORMS, LlamaLike, llama_rules
 from taetpu.interop.families.rope import read_positions_by_type, write_positions_by_type
 from taetpu.interop.families.windows import (
     FULL,
@@ -43,11 +35,15 @@ SANDWICH_NORMS = {
     "ffn_norm.before": "pre_feedforward_layernorm",
     "ffn_norm.after": "post_feedforward_layernorm",
 }
-GEMMA_FIXED: Settings = {"use_bidirectional_attention": False}
+BASES = {FULL: 1_000_000.0, SLIDING: 10_000.0}
+"""The bases of Gemma 3."""
 
 
-class GemmaSettings(CommonSettings):
-    """The settings that all versions share."""
+class GemmaFamily(LlamaLike):
+    """What all versions share."""
+
+    placement: ClassVar[str] = "sandwich"
+    fixed: ClassVar = {"use_bidirectional_attention": False}
 
     bos_token_id: TokenNumbers = 2
     eos_token_id: TokenNumbers = 1
@@ -58,66 +54,50 @@ class GemmaSettings(CommonSettings):
     tie_word_embeddings: bool = True
     attention_bias: bool = False
 
-
-def read_gemma_common(config: Settings, act: str, placement: str) -> dict[str, Any]:
-    """Convert the settings that all versions share to the data of a `ModelConfig`."""
-    made = read_common(config, act)
-    norm = {**made["norm"], "weight": "unit-offset", "placement": placement}
-    return {**made, "norm": norm, "stem": "scale"}
-
-
-def write_gemma_common(ours: Exported, act: str) -> dict[str, Any]:
-    """Convert the settings of a model to those that all versions share."""
-    return {**write_common(ours, act), "attention_bias": ours.get("mixer.bias", False) is not False}
+    def read(self) -> dict[str, Any]:
+        """See `Family.read`."""
+        made = super().read()
+        made["norm"] |= {"weight": "unit-offset", "placement": self.placement}
+        return {**made, "stem": "scale"}
 
 
-# --- Gemma 1 ---------------------------------------------------------------------------------------------------------
+class Gemma(GemmaFamily):
+    """Gemma 1. `gelu` stands for the tanh approximation."""
 
-
-class Gemma1Settings(GemmaSettings):
-    """The settings of Gemma 1."""
+    model_type = "gemma"
+    architecture = "GemmaForCausalLM"
+    about = "Gemma 1"
+    placement = "pre"
+    choices: ClassVar = {"ffn.kind": tuple(kind for kind in LlamaLike.choices["ffn.kind"] if kind != "geglu")}
 
     num_key_value_heads: Count | None = 16
     hidden_act: str = TANH
     hidden_activation: str | None = None
 
+    @property
+    def activation(self) -> str:
+        """The activation of the feed-forward networks.
 
-def read_gemma(config: Settings) -> dict[str, Any]:
-    """Convert Gemma settings to the data of a `ModelConfig`. `gelu` stands for the tanh approximation.
-
-    Raises:
-        UserError: If both settings of the activation are present and differ: versions of transformers then differ too.
-    """
-    act, other = (TANH if config[name] == "gelu" else config[name] for name in ("hidden_act", "hidden_activation"))
-    if other not in (None, act):
-        problem = f"hidden_act={act!r} and hidden_activation={other!r} are different activations"
-        raise UserError(problem, path=("hidden_activation",), remedy="Remove the one with which it was not trained.")
-    return read_gemma_common({**config, "hidden_act": act}, "hidden_act", "pre")
-
-
-def write_gemma(ours: Exported) -> dict[str, Any]:
-    """Convert the settings of a model to Gemma settings."""
-    return write_gemma_common(ours, "hidden_act")
+        Raises:
+            UserError: If both settings are present and differ: versions of transformers then differ too.
+        """
+        act, other = (TANH if name == "gelu" else name for name in (self.hidden_act, self.hidden_activation))
+        if other not in (None, act):
+            problem = f"hidden_act={act!r} and hidden_activation={other!r} are different activations"
+            remedy = "Remove the one with which it was not trained."
+            raise UserError(problem, path=("hidden_activation",), remedy=remedy)
+        return str(act)
 
 
-GEMMA = Family(
-    model_type="gemma",
-    architecture="GemmaForCausalLM",
-    about="Gemma 1",
-    rules=llama_rules(PRE_NORMS),
-    settings=Gemma1Settings,
-    read=read_gemma,
-    write=write_gemma,
-    fixed=GEMMA_FIXED,
-    choices={"ffn.kind": tuple(kind for kind in CHOICES["ffn.kind"] if kind != "geglu")},
-)
+class Gemma2(GemmaFamily):
+    """Gemma 2. By default, every second layer has a window."""
 
-
-# --- Gemma 2 ---------------------------------------------------------------------------------------------------------
-
-
-class Gemma2Settings(GemmaSettings):
-    """The settings of Gemma 2."""
+    model_type = "gemma2"
+    architecture = "Gemma2ForCausalLM"
+    about = "Gemma 2"
+    rules = llama_rules(SANDWICH_NORMS)
+    act = "hidden_activation"
+    harmless = ("hidden_act", "sliding_window_size")
 
     hidden_activation: str = TANH
     query_pre_attn_scalar: PositiveFloat = 256
@@ -126,62 +106,51 @@ class Gemma2Settings(GemmaSettings):
     final_logit_softcapping: NotNegative | None = 30.0
     attn_logit_softcapping: NotNegative | None = 50.0
 
+    def read_types(self) -> list[str]:
+        """Return the type of each layer."""
+        return read_layer_types(self, every_nth_full(self.num_hidden_layers, 2))
 
-def read_gemma2(config: Settings) -> dict[str, Any]:
-    """Convert Gemma 2 settings to the data of a `ModelConfig`. By default, every second layer has a window."""
-    made = _with_caps(read_gemma_common(config, "hidden_activation", "sandwich"), config)
-    types = read_layer_types(config, every_nth_full(config["num_hidden_layers"], 2))
-    return with_windows(made, types, config["sliding_window"])
+    def read(self) -> dict[str, Any]:
+        """See `Family.read`."""
+        made = super().read()
+        if self.query_pre_attn_scalar != self.head_dim:
+            made["mixer"]["scale"] = self.query_pre_attn_scalar**-0.5
+        if self.attn_logit_softcapping:
+            made["mixer"]["scores"] = {"kind": "softcap", "cap": float(self.attn_logit_softcapping)}
+        if self.final_logit_softcapping:
+            made["logits"] = {"kind": "softcap", "cap": float(self.final_logit_softcapping)}
+        return with_windows(made, self.read_types(), self.sliding_window)
 
-
-def _with_caps(data: dict[str, Any], config: Settings) -> dict[str, Any]:
-    """Return the data of a model with the scale of scores and the caps of scores and logits."""
-    mixer = dict(data["mixer"])
-    if config["query_pre_attn_scalar"] != config["head_dim"]:
-        mixer["scale"] = config["query_pre_attn_scalar"] ** -0.5
-    if config["attn_logit_softcapping"]:
-        mixer["scores"] = {"kind": "softcap", "cap": float(config["attn_logit_softcapping"])}
-    made = {**data, "mixer": mixer}
-    if config["final_logit_softcapping"]:
-        made["logits"] = {"kind": "softcap", "cap": float(config["final_logit_softcapping"])}
-    return made
-
-
-def write_gemma2(ours: Exported) -> dict[str, Any]:
-    """Convert the settings of a model to Gemma 2 settings. transformers requires an integer as scalar of the scores."""
-    types, width = write_windows(ours)
-    return {
-        **write_gemma_common(ours, "hidden_activation"),
-        "query_pre_attn_scalar": max(1, round(ours.get("mixer.scale", 1.0) ** -2)),
-        "attn_logit_softcapping": ours.get("mixer.scores.cap"),
-        "final_logit_softcapping": ours.get("logits.cap"),
-        "sliding_window": width,
-        "layer_types": types,
-    }
+    @classmethod
+    def write(cls, ours: Exported) -> dict[str, Any]:
+        """See `Family.write`. transformers requires an integer as scalar of the scores."""
+        types, width = write_windows(ours)
+        return {
+            **super().write(ours),
+            "query_pre_attn_scalar": max(1, round(ours.get("mixer.scale", 1.0) ** -2)),
+            "attn_logit_softcapping": ours.get("mixer.scores.cap"),
+            "final_logit_softcapping": ours.get("logits.cap"),
+            "sliding_window": width,
+            "layer_types": types,
+        }
 
 
-GEMMA2 = Family(
-    model_type="gemma2",
-    architecture="Gemma2ForCausalLM",
-    about="Gemma 2",
-    rules=llama_rules(SANDWICH_NORMS),
-    settings=Gemma2Settings,
-    read=read_gemma2,
-    write=write_gemma2,
-    fixed=GEMMA_FIXED,
-    harmless=("hidden_act", "sliding_window_size"),
-    choices=CHOICES,
-)
+class Gemma3(Gemma2):
+    """Gemma 3.
 
+    By default, every sixth layer is a full one. Layers with a window have another base of RoPE, without scaling.
+    """
 
-# --- Gemma 3 ---------------------------------------------------------------------------------------------------------
-
-
-BASES = {FULL: 1_000_000.0, SLIDING: 10_000.0}
-
-
-class Gemma3Settings(Gemma2Settings):
-    """The settings of Gemma 3."""
+    model_type = "gemma3_text"
+    architecture = "Gemma3ForCausalLM"
+    about = "Gemma 3"
+    rules = llama_rules({**SANDWICH_NORMS, **QK_NORMS})
+    fixed: ClassVar = {**GemmaFamily.fixed, "attn_logit_softcapping": None}
+    harmless = ("hidden_act", "_sliding_window_pattern")
+    renamed = (
+        (r"^(model\.)?language_model\.(model\.)?(?!lm_head)", "model."),
+        (r"^language_model\.lm_head\.", "lm_head."),
+    )
 
     vocab_size: Count = 262208
     num_attention_heads: Count = 8
@@ -190,54 +159,36 @@ class Gemma3Settings(Gemma2Settings):
     rope_local_base_freq: PositiveFloat | None = None
     sliding_window_pattern: Count = 6
 
+    def read_types(self) -> list[str]:
+        """Return the type of each layer."""
+        return read_layer_types(self, every_nth_full(self.num_hidden_layers, self.sliding_window_pattern))
 
-def read_gemma3(config: Settings) -> dict[str, Any]:
-    """Convert Gemma 3 settings to the data of a `ModelConfig`.
+    def read_position(self) -> dict[str, Any]:
+        """Return nothing: `read` reads the position of each type of layer."""
+        return {}
 
-    By default, every sixth layer is a full one. Layers with a window have another base of RoPE, without scaling.
-    """
-    plain = {**config, "rope_parameters": None, "rope_scaling": None}
-    made = _with_caps(read_gemma_common(plain, "hidden_activation", "sandwich"), config)
-    made["mixer"]["qk_norm"] = {"kind": "rms", "weight": "unit-offset", "eps": config["rms_norm_eps"]}
-    types = read_layer_types(config, every_nth_full(config["num_hidden_layers"], config["sliding_window_pattern"]))
-    positions = read_positions_by_type(
-        config, BASES, {FULL: config["rope_theta"], SLIDING: config["rope_local_base_freq"]}
-    )
-    return with_positions(with_windows(made, types, config["sliding_window"]), types, positions)
+    def read(self) -> dict[str, Any]:
+        """See `Family.read`."""
+        made = super().read()
+        made["mixer"]["qk_norm"] = {"kind": "rms", "weight": "unit-offset", "eps": self.rms_norm_eps}
+        given = {FULL: self.rope_theta, SLIDING: self.rope_local_base_freq}
+        return with_positions(made, self.read_types(), read_positions_by_type(self, BASES, given))
 
-
-def write_gemma3(ours: Exported) -> dict[str, Any]:
-    """Convert the settings of a model to Gemma 3 settings, for current and earlier versions of transformers."""
-    made = write_gemma2(ours)
-    positions = write_positions_by_type(ours, made["layer_types"], BASES)
-    made.pop("rope_scaling", None)
-    return {
-        **made,
-        **positions,
-        "sliding_window": made["sliding_window"] or 4096,
-        "attn_logit_softcapping": None,
-        "rope_local_base_freq": positions["rope_parameters"][SLIDING]["rope_theta"],
-    }
+    @classmethod
+    def write(cls, ours: Exported) -> dict[str, Any]:
+        """See `Family.write`."""
+        made = super().write(ours)
+        positions = write_positions_by_type(ours, made["layer_types"], BASES)
+        made.pop("rope_scaling", None)
+        return {
+            **made,
+            **positions,
+            "sliding_window": made["sliding_window"] or 4096,
+            "attn_logit_softcapping": None,
+            "rope_local_base_freq": positions["rope_parameters"][SLIDING]["rope_theta"],
+        }
 
 
-GEMMA3 = Family(
-    model_type="gemma3_text",
-    architecture="Gemma3ForCausalLM",
-    about="Gemma 3",
-    rules=llama_rules({**SANDWICH_NORMS, **QK_NORMS}),
-    settings=Gemma3Settings,
-    read=read_gemma3,
-    write=write_gemma3,
-    # transformers ignores a cap of the scores, which Gemma 3 does not have.
-    fixed={**GEMMA_FIXED, "attn_logit_softcapping": None},
-    # `_sliding_window_pattern` is written beside `layer_types`, and never read.
-    harmless=("hidden_act", "_sliding_window_pattern"),
-    renamed=(
-        (r"^(model\.)?language_model\.(model\.)?(?!lm_head)", "model."),
-        (r"^language_model\.lm_head\.", "lm_head."),
-    ),
-    choices=CHOICES,
-)
 MULTIMODAL = {"gemma3": "gemma3_text"}
 """The types of models whose `text_config` is read, with the type of their text model."""
 VISION = r"^(model\.)?(vision_tower|multi_modal_projector)\."

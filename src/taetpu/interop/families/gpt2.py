@@ -9,12 +9,12 @@ Source: modeling_gpt2.py and configuration_gpt2.py in transformers; model.py in 
 """
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import PositiveFloat
 
-from taetpu.interop.families.base import Count, Exported, Family, FamilySettings, Settings, TokenNumbers
-from taetpu.interop.families.layer_norms import GPT, GPT_ALIASES, MLP_CHOICES, SUMMARY, Rate
+from taetpu.interop.families.base import Count, Exported, TokenNumbers
+from taetpu.interop.families.layer_norms import SUMMARY, LayerNormFamily, Names, Rate
 from taetpu.interop.layouts import LINEAR, PLAIN, Layout, Rule, layer_rules, module_rules
 
 LAYER = "transformer.h.{i}"
@@ -36,14 +36,45 @@ def gpt2_rules(layout: Layout) -> tuple[Rule, ...]:
     )
 
 
-class GPT2Settings(FamilySettings):
-    """The settings of GPT-2."""
+class GPTFamily(LayerNormFamily):
+    """What GPT-2, nanoGPT and GPT-J share."""
 
-    bos_token_id: TokenNumbers = 50256
-    eos_token_id: TokenNumbers = 50256
+    prefix = "transformer."
+    names = Names(
+        dim="n_embd",
+        num_layers="n_layer",
+        num_heads="n_head",
+        hidden="n_inner",
+        act="activation_function",
+        eps="layer_norm_epsilon",
+        dropouts=("resid_pdrop", "embd_pdrop", "attn_pdrop"),
+    )
+    seq_len = "n_positions"
+    aliases: ClassVar = {
+        "hidden_size": "n_embd",
+        "max_position_embeddings": "n_positions",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+    }
+    ignored = r"\.attn\.(bias|masked_bias)$"
+
     n_embd: Count
     n_layer: Count
     n_head: Count
+
+
+class GPT2(GPTFamily):
+    """GPT-2."""
+
+    model_type = "gpt2"
+    architecture = "GPT2LMHeadModel"
+    about = "GPT-2"
+    rules = gpt2_rules(PLAIN)
+    fixed: ClassVar = {"scale_attn_weights": True, "add_cross_attention": False}
+    harmless = ("n_ctx", "reorder_and_upcast_attn", "predict_special_tokens", *SUMMARY)
+
+    bos_token_id: TokenNumbers = 50256
+    eos_token_id: TokenNumbers = 50256
     n_positions: Count
     n_inner: Count | None = None
     activation_function: str = "gelu_new"
@@ -52,86 +83,46 @@ class GPT2Settings(FamilySettings):
     resid_pdrop: Rate = 0.1
     scale_attn_by_inverse_layer_idx: bool = False
 
+    def read(self) -> dict[str, Any]:
+        """See `Family.read`."""
+        made = {**super().read(), "position": "learned"}
+        made["init"]["kind"] = "gpt2-scaled"
+        if self.scale_attn_by_inverse_layer_idx:
+            scales = [(self.n_embd // self.n_head) ** -0.5 / (i + 1) for i in range(self.n_layer)]
+            mixers = [{**made["mixer"], "scale": scale} for scale in scales]
+            made |= {"mixer": mixers[0], "layers": {i: {"mixer": mixer} for i, mixer in enumerate(mixers) if i}}
+        return made
 
-def read_gpt2(config: Settings) -> dict[str, Any]:
-    """Convert GPT-2 settings to the data of a `ModelConfig`."""
-    made = {**GPT.read(config), "position": "learned"}
-    made["init"]["kind"] = "gpt2-scaled"
-    if config["scale_attn_by_inverse_layer_idx"]:
-        scales = layer_scales(config["n_embd"] // config["n_head"], config["n_layer"])
-        mixers = [{**made["mixer"], "scale": scale} for scale in scales]
-        made |= {"mixer": mixers[0], "layers": {i: {"mixer": mixer} for i, mixer in enumerate(mixers) if i}}
-    return made
-
-
-def layer_scales(head_dim: int, num_layers: int) -> list[float]:
-    """Return the scale of the scores of each layer with `scale_attn_by_inverse_layer_idx`."""
-    return [head_dim**-0.5 / (i + 1) for i in range(num_layers)]
-
-
-def write_gpt2(ours: Exported) -> dict[str, Any]:
-    """Convert the settings of a model to GPT-2 settings."""
-    scales = [layer.get("mixer.scale") for layer in ours.layers]
-    by_layer = len(scales) > 1 and scales[1] != scales[0]
-    return {**GPT.write(ours), "scale_attn_by_inverse_layer_idx": by_layer}
+    @classmethod
+    def write(cls, ours: Exported) -> dict[str, Any]:
+        """See `Family.write`."""
+        scales = [layer.get("mixer.scale") for layer in ours.layers]
+        by_layer = len(scales) > 1 and scales[1] != scales[0]
+        return {**super().write(ours), "scale_attn_by_inverse_layer_idx": by_layer}
 
 
-GPT2 = Family(
-    model_type="gpt2",
-    architecture="GPT2LMHeadModel",
-    about="GPT-2",
-    prefix="transformer.",
-    rules=gpt2_rules(PLAIN),
-    settings=GPT2Settings,
-    read=read_gpt2,
-    write=write_gpt2,
-    fixed={"scale_attn_weights": True, "add_cross_attention": False},
-    # reorder_and_upcast_attn changes the precision of float16 only, n_ctx equals n_positions.
-    harmless=("n_ctx", "reorder_and_upcast_attn", "predict_special_tokens", *SUMMARY),
-    aliases=GPT_ALIASES,
-    ignored=r"\.attn\.(bias|masked_bias)$",
-    choices=MLP_CHOICES,
-    seq_len="n_positions",
-)
+class NanoGPT(GPTFamily):
+    """nanoGPT. Its checkpoints are read; an export of such a model has the layout of GPT-2."""
 
+    model_type = "nanogpt"
+    architecture = "GPT"
+    about = "nanoGPT"
+    rules = gpt2_rules(LINEAR)
+    names = replace(GPTFamily.names, dropouts=("dropout",))
+    seq_len = "block_size"
+    fixed: ClassVar = {"tie_word_embeddings": True}
+    harmless = GPT2.harmless
+    n_inner: ClassVar[None] = None
+    activation_function: ClassVar[str] = "gelu"
+    layer_norm_epsilon: ClassVar[float] = 1e-5
 
-# --- nanoGPT ---------------------------------------------------------------------------------------------------------
-
-
-class NanoGPTSettings(FamilySettings):
-    """The arguments of nanoGPT's model."""
-
-    n_embd: Count
-    n_layer: Count
-    n_head: Count
     block_size: Count
     bias: bool = True
     dropout: Rate = 0.0
     tie_word_embeddings: bool = True
 
-
-def read_nanogpt(config: Settings) -> dict[str, Any]:
-    """Convert the arguments of nanoGPT's model to the data of a `ModelConfig`."""
-    given = {
-        "n_inner": None,
-        "activation_function": "gelu",
-        "layer_norm_epsilon": 1e-5,
-        GPT.dropouts[0]: config["dropout"],
-    }
-    made = {**GPT.read({**config, **given}), "position": "learned", "bias": config["bias"]}
-    made["init"]["kind"] = "gpt2-scaled"
-    return made
-
-
-NANOGPT = replace(
-    GPT2,
-    model_type="nanogpt",
-    architecture="GPT",
-    about="nanoGPT",
-    rules=gpt2_rules(LINEAR),
-    settings=NanoGPTSettings,
-    read=read_nanogpt,
-    fixed={"tie_word_embeddings": True},
-    seq_len="block_size",
-)
-"""Checkpoints of nanoGPT are read; an export of such a model has the layout of GPT-2."""
+    def read(self) -> dict[str, Any]:
+        """See `Family.read`."""
+        made = {**super().read(), "position": "learned", "bias": self.bias}
+        made["init"]["kind"] = "gpt2-scaled"
+        return made

@@ -5,12 +5,12 @@ The files of OpenAI on the hub are quantized (MXFP4) and are refused.
 Source: modeling_gpt_oss.py and configuration_gpt_oss.py in transformers.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import PositiveFloat
 
-from taetpu.interop.families.base import Count, Exported, Family, NotNegative, Settings
-from taetpu.interop.families.llama import PRE_NORMS, CommonSettings, llama_rules, read_common, write_common
+from taetpu.interop.families.base import Count, Exported, NotNegative
+from taetpu.interop.families.llama import PRE_NORMS, LlamaLike, llama_rules
 from taetpu.interop.families.rope import RopeReader
 from taetpu.interop.families.windows import every_nth_full, read_layer_types, with_windows, write_windows
 from taetpu.interop.layouts import INTERLEAVED, LINEAR, Rule
@@ -37,8 +37,18 @@ YARN = {
 """The default of transformers, which is that of all released models."""
 
 
-class GptOssSettings(CommonSettings):
-    """The settings of gpt-oss."""
+class GptOss(LlamaLike):
+    """gpt-oss. By default, every second layer has a window."""
+
+    model_type = "gpt_oss"
+    architecture = "GptOssForCausalLM"
+    about = "gpt-oss"
+    rules = llama_rules(PRE_NORMS, MOE_RULES)
+    rope = RopeReader(base=150000.0)
+    fixed: ClassVar = {"hidden_act": "silu"}
+    harmless = ("output_router_logits", "experts_per_token", "initial_context_length")
+    aliases: ClassVar = {"num_experts": "num_local_experts"}
+    choices: ClassVar = {}
 
     num_local_experts: Count
     num_experts_per_tok: Count = 4
@@ -53,51 +63,37 @@ class GptOssSettings(CommonSettings):
     sliding_window: Count | None = 128
     layer_types: tuple[str, ...] | None = None
 
+    def read(self) -> dict[str, Any]:
+        """See `Family.read`."""
+        if self.rope_parameters is None and not self.rope_scaling:
+            return self.model_copy(update={"rope_parameters": YARN}).read()
+        made = super().read()
+        made["mixer"]["normalizer"] = "sink"
+        types = read_layer_types(self, every_nth_full(self.num_hidden_layers, 2))
+        return with_windows(made, types, self.sliding_window)
 
-def read_gpt_oss(config: Settings) -> dict[str, Any]:
-    """Convert gpt-oss settings to the data of a `ModelConfig`. By default, every second layer has a window."""
-    if config["rope_parameters"] is None and not config["rope_scaling"]:
-        config = {**config, "rope_parameters": YARN}
-    made = read_common({**config, "hidden_act": "silu"}, rope=RopeReader(base=150000.0))
-    made["mixer"]["normalizer"] = "sink"
-    made["ffn"] = {
-        "kind": "clamped-moe",
-        "experts": config["num_local_experts"],
-        "top": config["num_experts_per_tok"],
-        "hidden": config["intermediate_size"],
-        "alpha": float(config["swiglu_alpha"]),
-        "limit": float(config["swiglu_limit"]),
-        "balance": float(config["router_aux_loss_coef"]),
-    }
-    types = read_layer_types(config, every_nth_full(config["num_hidden_layers"], 2))
-    return with_windows(made, types, config["sliding_window"])
+    def read_ffn(self) -> dict[str, Any]:
+        """Return the data of the feed-forward networks."""
+        return {
+            "kind": "clamped-moe",
+            "experts": self.num_local_experts,
+            "top": self.num_experts_per_tok,
+            "hidden": self.intermediate_size,
+            "alpha": float(self.swiglu_alpha),
+            "limit": float(self.swiglu_limit),
+            "balance": float(self.router_aux_loss_coef),
+        }
 
-
-def write_gpt_oss(ours: Exported) -> dict[str, Any]:
-    """Convert the settings of a model to gpt-oss settings."""
-    types, width = write_windows(ours)
-    return {
-        **write_common(ours),
-        "attention_bias": ours.get("mixer.bias", False) is not False,
-        "hidden_act": "silu",
-        "num_local_experts": ours.get("ffn.experts", 1),
-        "num_experts_per_tok": ours.get("ffn.top", 1),
-        "swiglu_alpha": ours.get("ffn.alpha", 1.702),
-        "swiglu_limit": ours.get("ffn.limit", 7.0),
-        "sliding_window": width,
-        "layer_types": types,
-    }
-
-
-GPT_OSS = Family(
-    model_type="gpt_oss",
-    architecture="GptOssForCausalLM",
-    about="gpt-oss",
-    rules=llama_rules(PRE_NORMS, MOE_RULES),
-    settings=GptOssSettings,
-    read=read_gpt_oss,
-    write=write_gpt_oss,
-    fixed={"hidden_act": "silu"},
-    harmless=("output_router_logits", "experts_per_token", "initial_context_length"),
-    aliases={"num_experts": "num_local_experts"},
-)
+    @classmethod
+    def write(cls, ours: Exported) -> dict[str, Any]:
+        """See `Family.write`."""
+        types, width = write_windows(ours)
+        return {
+            **super().write(ours),
+            "num_local_experts": ours.get("ffn.experts", 1),
+            "num_experts_per_tok": ours.get("ffn.top", 1),
+            "swiglu_alpha": ours.get("ffn.alpha", 1.702),
+            "swiglu_limit": ours.get("ffn.limit", 7.0),
+            "sliding_window": width,
+            "layer_types": types,
+        }

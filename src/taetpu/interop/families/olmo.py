@@ -5,20 +5,12 @@ OLMo 2 and 3 normalise all heads of queries and keys together. In OLMo 3, some l
 Source: modeling_olmo.py, modeling_olmo2.py, modeling_olmo3.py and their configurations in transformers.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import PositiveFloat
 
-from taetpu.interop.families.base import Count, Exported, Family, Settings, TokenNumbers
-from taetpu.interop.families.llama import (
-    CHOICES,
-    PRE_NORMS,
-    QK_NORMS,
-    ActivationSettings,
-    llama_rules,
-    read_common,
-    write_biased,
-)
+from taetpu.interop.families.base import Count, Exported, TokenNumbers
+from taetpu.interop.families.llama import QK_NORMS, SiluFamily, llama_rules
 from taetpu.interop.families.rope import read_positions_by_type, write_positions_by_type
 from taetpu.interop.families.windows import (
     FULL,
@@ -34,78 +26,76 @@ NORMS = {"mixer_norm": "post_attention_layernorm", "ffn_norm": "post_feedforward
 BASES = {FULL: 500_000.0, SLIDING: 500_000.0}
 
 
-class OlmoSettings(ActivationSettings):
-    """The settings of OLMo 1."""
+class OlmoFamily(SiluFamily):
+    """What all versions share."""
 
     eos_token_id: TokenNumbers = 50279
     pad_token_id: TokenNumbers = 1
     attention_bias: bool = False
 
 
-class Olmo2Settings(OlmoSettings):
-    """The settings of OLMo 2."""
+class Olmo(OlmoFamily):
+    """OLMo 1."""
+
+    model_type = "olmo"
+    architecture = "OlmoForCausalLM"
+    about = "OLMo 1"
+    fixed: ClassVar = {"clip_qkv": None}
+
+    def read(self) -> dict[str, Any]:
+        """See `Family.read`."""
+        return {**super().read(), "norm": {"kind": "layer", "eps": 1e-5, "affine": False}}
+
+    @classmethod
+    def write(cls, ours: Exported) -> dict[str, Any]:
+        """See `Family.write`."""
+        made = super().write(ours)
+        del made["rms_norm_eps"]
+        return made
+
+
+class Olmo2(OlmoFamily):
+    """OLMo 2."""
+
+    model_type = "olmo2"
+    architecture = "Olmo2ForCausalLM"
+    about = "OLMo 2"
+    rules = llama_rules(NORMS)
 
     rms_norm_eps: PositiveFloat = 1e-5
 
+    def read(self) -> dict[str, Any]:
+        """See `Family.read`."""
+        made = super().read()
+        made["mixer"]["qk_norm"] = {"kind": "rms", "over": "all", "eps": self.rms_norm_eps}
+        made["norm"]["placement"] = "output"
+        return made
 
-class Olmo3Settings(Olmo2Settings):
-    """The settings of OLMo 3."""
+
+class Olmo3(Olmo2):
+    """OLMo 3. By default, every fourth layer is a full one."""
+
+    model_type = "olmo3"
+    architecture = "Olmo3ForCausalLM"
+    about = "OLMo 3"
 
     sliding_window: Count | None = 4096
     layer_types: tuple[str, ...] | None = None
 
+    def read_position(self) -> dict[str, Any]:
+        """Return nothing: `read` reads the position of each type of layer."""
+        return {}
 
-def read_olmo(config: Settings) -> dict[str, Any]:
-    """Convert OLMo 1 settings to the data of a `ModelConfig`."""
-    return {**read_common(config), "norm": {"kind": "layer", "eps": 1e-5, "affine": False}}
+    def read(self) -> dict[str, Any]:
+        """See `Family.read`."""
+        made = super().read()
+        types = read_layer_types(self, every_nth_full(self.num_hidden_layers, 4))
+        positions = read_positions_by_type(self, BASES, {FULL: self.rope_theta, SLIDING: None})
+        return with_positions(with_windows(made, types, self.sliding_window), types, positions)
 
-
-def write_olmo(ours: Exported) -> dict[str, Any]:
-    """Convert the settings of a model to OLMo 1 settings."""
-    made = write_biased(ours)
-    del made["rms_norm_eps"]
-    return made
-
-
-def read_olmo2(config: Settings) -> dict[str, Any]:
-    """Convert OLMo 2 settings to the data of a `ModelConfig`."""
-    made = read_common(config)
-    made["mixer"]["qk_norm"] = {"kind": "rms", "over": "all", "eps": config["rms_norm_eps"]}
-    made["norm"]["placement"] = "output"
-    return made
-
-
-def read_olmo3(config: Settings) -> dict[str, Any]:
-    """Convert OLMo 3 settings to the data of a `ModelConfig`. By default, every fourth layer is a full one."""
-    made = read_olmo2({**config, "rope_parameters": None, "rope_scaling": None})
-    types = read_layer_types(config, every_nth_full(config["num_hidden_layers"], 4))
-    positions = read_positions_by_type(config, BASES, {FULL: config["rope_theta"], SLIDING: None})
-    return with_positions(with_windows(made, types, config["sliding_window"]), types, positions)
-
-
-def write_olmo3(ours: Exported) -> dict[str, Any]:
-    """Convert the settings of a model to OLMo 3 settings."""
-    types, width = write_windows(ours)
-    made = {**write_biased(ours), "sliding_window": width or 4096, "layer_types": types}
-    return {**made, **write_positions_by_type(ours, types, BASES)}
-
-
-OLMO, OLMO2, OLMO3 = (
-    Family(
-        model_type=name,
-        architecture=f"{name.capitalize()}ForCausalLM",
-        about=about,
-        prefix="model.",
-        rules=llama_rules(norms),
-        settings=settings,
-        read=read,
-        write=write,
-        fixed=fixed,
-        choices=CHOICES,
-    )
-    for name, about, norms, settings, read, write, fixed in (
-        ("olmo", "OLMo 1", PRE_NORMS, OlmoSettings, read_olmo, write_olmo, {"clip_qkv": None}),
-        ("olmo2", "OLMo 2", NORMS, Olmo2Settings, read_olmo2, write_biased, {}),
-        ("olmo3", "OLMo 3", NORMS, Olmo3Settings, read_olmo3, write_olmo3, {}),
-    )
-)
+    @classmethod
+    def write(cls, ours: Exported) -> dict[str, Any]:
+        """See `Family.write`."""
+        types, width = write_windows(ours)
+        made = {**super().write(ours), "sliding_window": width or 4096, "layer_types": types}
+        return {**made, **write_positions_by_type(ours, types, BASES)}

@@ -10,27 +10,18 @@ Source: modeling_rope_utils.py and the configurations in transformers.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, PositiveFloat
 
 from taetpu.core.config import Config
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError, locate_errors, suggest
-from taetpu.interop.families.base import DEFAULT_LENGTH, Count, Exported, FamilySettings, NotNegative, Settings
+from taetpu.interop.families.base import Count, Exported, Family, NotNegative, Settings
 from taetpu.interop.families.windows import FULL
 
 Share = Annotated[float, Field(gt=0, le=1)]
-
-
-class RopeSettings(FamilySettings):
-    """The settings of an architecture with RoPE."""
-
-    rope_parameters: dict[str, Any] | None = None
-    rope_scaling: dict[str, Any] | None = None
-    rope_theta: PositiveFloat | None = None
-    partial_rotary_factor: Share | None = None
-    original_max_position_embeddings: Count | None = None
 
 
 class RopeParameters(Config):
@@ -78,44 +69,22 @@ REASONS = {
 """The types of scaling that are refused."""
 
 
+@dataclass(frozen=True)
 class RopeReader:
     """The reader of the RoPE settings of an architecture.
 
-    Args:
+    Attributes:
         base: The base, if no setting contains it.
         share: The share of a head that is rotated, if no setting contains it.
         partial: Whether the architecture rotates a share of each head. The others rotate whole heads: they ignore
             `partial_rotary_factor`, and their classes do not compute scaled frequencies of a share.
-        kinds: The types of scaling that the architecture has; by default, all that are read.
+        kinds: The types of scaling that the architecture has; empty for all that are read.
     """
 
-    def __init__(
-        self, base: float = 10000.0, share: float = 1.0, partial: bool = False, kinds: Sequence[str] | None = None
-    ):
-        self.base, self.share, self.partial, self.kinds = (
-            base,
-            share,
-            partial,
-            tuple(READERS if kinds is None else kinds),
-        )
-
-    def read(self, settings: Settings, seq_len: int) -> dict[str, Any]:
-        """Return the data of position `rope` from the settings of a model whose layers share them.
-
-        Args:
-            settings: The settings, with the fields of `RopeSettings`.
-            seq_len: The maximum sequence length of the model.
-
-        Raises:
-            UserError: If the scaling or one of its settings is not supported.
-        """
-        where = "rope_scaling" if settings["rope_scaling"] else "rope_parameters"
-        defaults = {
-            "rope_theta": settings["rope_theta"],
-            "partial_rotary_factor": settings["partial_rotary_factor"],
-        }
-        original = settings["original_max_position_embeddings"]
-        return self.read_entry(settings[where] or {}, (where,), defaults, seq_len, original)
+    base: float = 10000.0
+    share: float = 1.0
+    partial: bool = False
+    kinds: tuple[str, ...] = ()
 
     def read_entry(
         self,
@@ -147,9 +116,9 @@ class RopeReader:
             made["fraction"] = float(share)
         if given.kind == "default":
             return made
-        if given.kind not in self.kinds:
+        allowed = ["default", *(self.kinds or READERS)]
+        if given.kind not in allowed:
             reason = f": {REASONS[given.kind]}" if given.kind in REASONS else ""
-            allowed = ["default", *self.kinds]
             remedy = f"Use a model with one of: {', '.join(allowed)}." if reason else suggest(given.kind, allowed)
             problem = f"rope_type={given.kind!r} is not supported{reason}"
             raise UserError(problem, path=(*path, "rope_type"), remedy=remedy)
@@ -160,6 +129,36 @@ class RopeReader:
         length = original or given.original_max_position_embeddings or seq_len
         with locate_errors(*path):
             return {**made, "scaling": READERS[given.kind](given, length, seq_len)}
+
+
+class RopeFamily(Family):
+    """An architecture with RoPE.
+
+    Attributes:
+        rope: The reader of the settings that all layers share.
+    """
+
+    rope: ClassVar[RopeReader] = RopeReader()
+
+    rope_parameters: dict[str, Any] | None = None
+    rope_scaling: dict[str, Any] | None = None
+    rope_theta: PositiveFloat | None = None
+    partial_rotary_factor: Share | None = None
+    original_max_position_embeddings: Count | None = None
+    hidden_size: Count
+    num_hidden_layers: Count
+    num_attention_heads: Count
+
+    def read_position(self) -> dict[str, Any]:
+        """Return the data of position `rope` of a model whose layers share it.
+
+        Raises:
+            UserError: If the scaling or one of its settings is not supported.
+        """
+        where = "rope_scaling" if self.rope_scaling else "rope_parameters"
+        defaults = {"rope_theta": self.rope_theta, "partial_rotary_factor": self.partial_rotary_factor}
+        original = self.original_max_position_embeddings
+        return self.rope.read_entry(getattr(self, where) or {}, (where,), defaults, self.length, original)
 
 
 def _linear(given: RopeParameters, original: int, seq_len: int) -> dict[str, Any]:
@@ -262,34 +261,32 @@ def write_plain_rope(ours: Settings, partial: bool = False) -> dict[str, Any]:
 
 
 def read_positions_by_type(
-    config: Settings, bases: Mapping[str, float], given: Mapping[str, float | None]
+    settings: RopeFamily, bases: Mapping[str, float], given: Mapping[str, float | None]
 ) -> dict[str, dict[str, Any]]:
     """Return the position of each type of layer. `rope_scaling` is added to the parameters of full layers.
 
     Args:
-        config: The settings, with the fields of `RopeSettings`.
+        settings: The settings.
         bases: The base of each type, if no setting contains it.
         given: The base of each type outside its parameters; None if it is missing.
 
     Raises:
         UserError: If the settings of a type are not a mapping, or not supported.
     """
-    nested = config["rope_parameters"] or {}
+    nested = settings.rope_parameters or {}
     for name, entry in nested.items():
         if name not in bases or not isinstance(entry, Mapping | None):
             problem = f"{name!r} is not a type of layer" if name not in bases else f"{entry!r} is not a mapping"
             remedy = f"Write {{{', '.join(f'{kind}: {{...}}' for kind in bases)}}}."
             raise UserError(problem, path=("rope_parameters", name), remedy=remedy)
     entries = {name: nested.get(name) or {"rope_type": "default"} for name in bases}
-    entries[FULL] = {**entries[FULL], **(config["rope_scaling"] or {})}
-    length = config["max_position_embeddings"] or DEFAULT_LENGTH
-    share = config["partial_rotary_factor"]
+    entries[FULL] = {**entries[FULL], **(settings.rope_scaling or {})}
     return {
         kind: RopeReader(base).read_entry(
             entries[kind],
-            ("rope_scaling",) if kind == FULL and config["rope_scaling"] else ("rope_parameters", kind),
-            {"rope_theta": given[kind], "partial_rotary_factor": share},
-            length,
+            ("rope_scaling",) if kind == FULL and settings.rope_scaling else ("rope_parameters", kind),
+            {"rope_theta": given[kind], "partial_rotary_factor": settings.partial_rotary_factor},
+            settings.length,
             truncate=True,
         )
         for kind, base in bases.items()

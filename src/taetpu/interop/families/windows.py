@@ -4,22 +4,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from taetpu.core.errors import UserError, suggest
-from taetpu.interop.families.base import Exported, Settings
+from taetpu.interop.families.base import Exported
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 
-def read_layer_types(settings: Settings, default: Sequence[str]) -> list[str]:
+def read_layer_types(settings: Any, default: Sequence[str]) -> list[str]:
     """Return the type of each layer, `SLIDING` or `FULL`, from the setting `layer_types`.
 
     Args:
-        settings: The Hugging Face settings.
+        settings: The settings of an architecture, with the field `layer_types`.
         default: The types if the setting is missing.
 
     Raises:
         UserError: If there is not one type for each layer, or a type is not supported.
     """
-    types = settings["layer_types"]
+    types = settings.layer_types
     if types is None:
         return list(default)
     if len(types) != len(default):
