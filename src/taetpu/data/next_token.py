@@ -11,9 +11,10 @@ from taetpu.core.config import SlotMark
 from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError, locate_errors
 from taetpu.core.metric_spec import TASK_METRICS, MetricSpec
-from taetpu.data.base import TOKEN_METRICS, Source, Task
+from taetpu.data.base import TOKEN_METRICS, Source
 from taetpu.data.mixture import shares_of
 from taetpu.data.pairs import PairSource
+from taetpu.data.source_task import SourceTask
 
 
 def causal_lm() -> Any:
@@ -21,7 +22,7 @@ def causal_lm() -> Any:
     return build_component("objective", "causal-lm")
 
 
-class NextTokenTask(Task):
+class NextTokenTask(SourceTask):
     """Base of the tasks `text` and `tokens`."""
 
     objective: Annotated[Any, SlotMark("objective")] = Field(default_factory=causal_lm)  # pyright: ignore

@@ -14,7 +14,7 @@ from taetpu.core.errors import UserError, locate_errors
 from taetpu.core.progress import show_progress
 from taetpu.core.registry import register
 from taetpu.data.base import BatchSpec
-from taetpu.data.corpora import Corpus, Sources, has_split, list_local, names_of, open_corpus, origins
+from taetpu.data.corpora import Corpus, Sources, open_corpus, origins
 from taetpu.data.document_encoding import encode_documents, split_rows
 from taetpu.data.document_files import Format, Layout, Per
 from taetpu.data.document_source import DocumentSource, join_rows
@@ -37,8 +37,6 @@ from taetpu.data.unknown_tokens import find_unknown, unknown_facts
 Share = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(gt=0)]
 EMPTY_LINE = "empty-line"
-SOURCES = ("source", "val_source", "test_source")
-"""Fields that name files."""
 LARGE = 2**28
 """Size of a corpus in bytes from which its tokens are kept in the cache, not in memory."""
 EVAL_TOKENS = 2**20
@@ -107,11 +105,6 @@ class TextTask(NextTokenTask):
     """Whether batches contain the document of each token, for the mask `document` and for absolute positions."""
 
     @property
-    def evaluation_sets(self) -> tuple[str, ...]:
-        """See `Task.evaluation_sets`."""
-        return self.sets_of(val=self.val or self.val_source, test=self.test or self.test_source)
-
-    @property
     def batch(self) -> BatchSpec:
         """See `Task.batch`."""
         lengths = self.samples != "windows"
@@ -139,7 +132,7 @@ class TextTask(NextTokenTask):
         documents = self.samples != "windows"
         separator = SEPARATOR if self.separator == EMPTY_LINE and not documents else ""
         split = self.split or ("document" if documents else None)
-        parts = read_parts(corpora, held_out, self._shares(held_out), separator, split)
+        parts = read_parts(corpora, held_out, self.shares(held_out, "text"), separator, split)
         if self.train_documents is not None:
             for name, part in parts.training.items():
                 _check_crop("train_documents", self.train_documents, len(part), name)
@@ -295,15 +288,6 @@ class TextTask(NextTokenTask):
             "bytes": {name: len(text.encode()) for name, text in texts.items()},
         }
 
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """See `Task.sources`."""
-        return names_of(self.source, self.val_source, self.test_source)
-
-    def files(self, folder: Path) -> list[Path]:
-        """See `Task.files`."""
-        return [path for field in SOURCES for path in list_local(getattr(self, field), folder, field)]
-
     def _open(self, folder: Path) -> tuple[dict[str, Corpus], dict[str, Corpus]]:
         """Return the corpora that shares divide, by name in a mixture, and those of evaluation data, by split."""
         names = tuple(self.source) if isinstance(self.source, dict) else self.source
@@ -312,21 +296,7 @@ class TextTask(NextTokenTask):
             refuse_shared({name: [path for _, path in corpus.files] for name, corpus in corpora.items()})
         else:
             corpora = {"": open_corpus(names, folder, self.layout)}
-        held_out: dict[str, Corpus] = {}
-        for name in EVALUATED:
-            if (given := getattr(self, f"{name}_source")) is not None:
-                held_out[name] = open_corpus(given, folder, self.layout, f"{name}_source", name)
-            elif getattr(self, name) and has_split(names, folder, name):
-                held_out[name] = open_corpus(names, folder, self.layout, split=name)
-        return corpora, held_out
-
-    def _shares(self, held_out: Mapping[str, Corpus]) -> dict[str, float]:
-        """Return the shares of `source` that evaluation splits take."""
-        shares = {name: 0.0 if name in held_out else getattr(self, name) for name in EVALUATED}
-        if sum(shares.values()) >= 1:
-            problem = f"val {self.val} and test {self.test} leave no training text"
-            raise UserError(problem, path=("val",), remedy="Set `val` and `test` so that their sum is below 1.")
-        return shares
+        return corpora, self.open_held_out(names, folder, self.layout)
 
     def _prepare_large(
         self, corpora: Mapping[str, Corpus], held_out: Mapping[str, Corpus], folder: Path
@@ -342,7 +312,7 @@ class TextTask(NextTokenTask):
         if self.train_documents is not None:
             problem = f"train_documents of a corpus of more than {LARGE:,} bytes"
             raise UserError(problem, path=("train_documents",), remedy="Use train_tokens.")
-        shares = self._shares(held_out)
+        shares = self.shares(held_out, "text")
         limit = self.eval_tokens or EVAL_TOKENS
         settings = Settings(
             self.layout, shares["val"], shares["test"], self.separator if tokens else None, self.bos,

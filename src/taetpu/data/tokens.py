@@ -130,11 +130,6 @@ class TokensTask(NextTokenTask):
         fetched = {name: about for name, about in known.items() if about}
         return {"fetched": fetched} if fetched else {}
 
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """See `Task.sources`."""
-        return names_of(self.source, self.val_source, self.test_source)
-
     def files(self, folder: Path) -> list[Path]:
         """See `Task.files`. Megatron's indices are read as well."""
         paths = [path for part in self._find(folder, local=True).values() for files in part.values() for path in files]

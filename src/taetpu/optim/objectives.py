@@ -26,6 +26,8 @@ from taetpu.optim.loss import MEASURED, Logits, Targets, Weights, position_losse
 from taetpu.optim.structure_checks import method_location
 
 MAX_SPAN = 1024
+Predicted = tuple[Logits | None, dict[str, Weights]]
+"""Logits, or None if they never exist as a whole, and values at each position by name."""
 Gather = Callable[[Array], tuple[Array, Array | int]]
 """See `train.sharding.Division.gather_sequences`."""
 RESERVED = ("loss", "accuracy")  # names under which every training step records `nll` and `correct`
@@ -85,9 +87,7 @@ class Objective(Component):
         """
         return position_losses(logits, targets, weights)
 
-    def predict(
-        self, model: LM, batch: Batch, *, key: Key | None, dtype: Any, whole: bool
-    ) -> tuple[Logits | None, dict[str, Weights]]:
+    def predict(self, model: LM, batch: Batch, *, key: Key | None, dtype: Any, whole: bool) -> Predicted:
         """Return the logits and the values at each position; see `optim.loss.predict`.
 
         Args:
@@ -245,9 +245,7 @@ class Reconstruction(Objective):
         """See `Objective.by_position`."""
         return False
 
-    def predict(
-        self, model: LM, batch: Batch, *, key: Key | None, dtype: Any, whole: bool
-    ) -> tuple[Logits | None, dict[str, Weights]]:
+    def predict(self, model: LM, batch: Batch, *, key: Key | None, dtype: Any, whole: bool) -> Predicted:
         """See `Objective.predict`."""
         logits = model(batch.tokens, key=key, dtype=dtype, **batch.context)
         by_position = logits[:, -1].reshape(*batch.targets.shape, -1)
@@ -274,9 +272,7 @@ class PooledObjective(Objective):
         pooled._pooling = getattr(task, "pooling", self._pooling)
         return pooled
 
-    def predict(
-        self, model: LM, batch: Batch, *, key: Key | None, dtype: Any, whole: bool
-    ) -> tuple[Logits | None, dict[str, Weights]]:
+    def predict(self, model: LM, batch: Batch, *, key: Key | None, dtype: Any, whole: bool) -> Predicted:
         """See `Objective.predict`."""
         if self.by_position:
             return super().predict(model, batch, key=key, dtype=dtype, whole=whole)
@@ -358,7 +354,7 @@ class Contrastive(PooledObjective):
 
     def predict(
         self, model: LM, batch: Batch, *, key: Key | None, dtype: Any, whole: bool, gather: Gather = lambda x: (x, 0)
-    ) -> tuple[Logits | None, dict[str, Weights]]:
+    ) -> Predicted:
         """See `Objective.predict`. Logit 0 is that of the partner, and logit j that of the j-th pair after it."""
         both = batch.both_texts
         outputs = self.pool(model(both.tokens, key=key, dtype=dtype, **both.context), both)
@@ -419,7 +415,7 @@ def compute_losses(objective: Objective, logits: Logits, targets: Targets, weigh
 def compute_objective(
     objective: Objective, model: LM, batch: Batch, *, key: Key | None = None, dtype: Any = jnp.float32,
     whole: bool = False, gather: Gather | None = None,
-) -> tuple[Logits | None, dict[str, Weights]]:  # fmt: skip
+) -> Predicted:  # fmt: skip
     """Return the results of `Objective.predict`, which gathers sequences of all devices with `gather`.
 
     Raises:

@@ -14,21 +14,20 @@ from taetpu.core.config import SlotMark
 from taetpu.core.errors import UserError, locate_errors
 from taetpu.core.metric_spec import MetricSpec
 from taetpu.core.model_interface import Interface
-from taetpu.data.base import TOKEN_METRICS, Batch, BatchSpec, Task
-from taetpu.data.corpora import Corpus, Sources, has_split, list_local, names_of, open_corpus, origins
+from taetpu.data.base import TOKEN_METRICS, Batch, BatchSpec
+from taetpu.data.corpora import Sources, open_corpus, origins
 from taetpu.data.document_encoding import split_rows
 from taetpu.data.document_files import Layout
 from taetpu.data.example_source import ExampleSource
 from taetpu.data.labelled.rows import Example, divide, read_examples
 from taetpu.data.labelled.sequences import BEGIN, END, Frame, fit, frame_of, with_frame
+from taetpu.data.source_task import EVALUATED, SourceTask
 from taetpu.data.tokenizers.base import Tokenizer, TokenizerConfig
 from taetpu.data.tokenizers.characters import CharConfig
 from taetpu.data.tokenizers.files import ReadTokenizerConfig
 from taetpu.data.unknown_tokens import find_unknown
 
 Share = Annotated[float, Field(ge=0, lt=1)]
-EVALUATED = ("val", "test")
-SOURCES = ("source", "val_source", "test_source")
 Examples = dict[str, list[Example]]
 """The rows of each split."""
 Sequences = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -60,7 +59,7 @@ class LabelledSource(ExampleSource):
         self.fingerprint = hashlib.sha256(f"{self.fingerprint} {unit}".encode()).hexdigest()
 
 
-class LabelledTask(Task):
+class LabelledTask(SourceTask):
     """Base of the tasks on labelled rows."""
 
     one_target = True
@@ -103,11 +102,6 @@ class LabelledTask(Task):
         return True
 
     @property
-    def evaluation_sets(self) -> tuple[str, ...]:
-        """See `Task.evaluation_sets`."""
-        return self.sets_of(val=self.val or self.val_source, test=self.test or self.test_source)
-
-    @property
     def metric_specs(self) -> dict[str, MetricSpec]:
         """See `Task.metric_specs`."""
         units = {"loss": f"nats per {self.scored_unit}", "accuracy": f"share of {self.scored_unit}s"}
@@ -119,18 +113,14 @@ class LabelledTask(Task):
         return BatchSpec(lengths=True)
 
     @property
-    def sources(self) -> tuple[str, ...]:
-        """See `Task.sources`."""
-        return names_of(self.source, self.val_source, self.test_source)
-
-    @property
     def drawn_splits(self) -> tuple[str, ...]:
         """The evaluation splits without files."""
         return tuple(name for name in EVALUATED if getattr(self, f"{name}_source") is None)
 
-    def files(self, folder: Path) -> list[Path]:
-        """See `Task.files`."""
-        return [path for field in SOURCES for path in list_local(getattr(self, field), folder, field)]
+    @property
+    def needs_later(self) -> bool:
+        """See `Task.needs_later`."""
+        return getattr(self, "pooling", None) == "first"
 
     @property
     def num_texts(self) -> int:
@@ -177,16 +167,8 @@ class LabelledTask(Task):
             raise UserError(problem, path=(self.named[-1],), remedy="Name different columns.")
         layout = Layout(self.format)
         corpus = open_corpus(self.source, folder, layout)
-        held_out: dict[str, Corpus] = {}
-        for name in EVALUATED:
-            if (given := getattr(self, f"{name}_source")) is not None:
-                held_out[name] = open_corpus(given, folder, layout, f"{name}_source", name)
-            elif getattr(self, name) and has_split(self.source, folder, name):
-                held_out[name] = open_corpus(self.source, folder, layout, split=name)
-        shares = {name: 0.0 if name in held_out else getattr(self, name) for name in EVALUATED}
-        if sum(shares.values()) >= 1:
-            problem = f"val {self.val} and test {self.test} leave no training rows"
-            raise UserError(problem, path=("val",), remedy="Set `val` and `test` so that their sum is below 1.")
+        held_out = self.open_held_out(self.source, folder, layout)
+        shares = self.shares(held_out, "rows")
         evaluation = {name: read_examples(part, self.columns, self.parse) for name, part in held_out.items()}
         known = {example.key for part in evaluation.values() for example in part}
         trained = read_examples(corpus, self.columns, self.parse)

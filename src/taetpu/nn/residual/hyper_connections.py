@@ -224,9 +224,8 @@ class ManifoldHyperConnections(eqx.Module):
         n = self.streams
         rows = x.reshape(-1, n * x.shape[-1])
         scale = jax.lax.rsqrt(jnp.square(rows.astype(jnp.float32)).mean(-1, keepdims=True) + NORM_EPS)
-        maps = (
-            project(rows, self.weight, out=jnp.float32) * scale
-        )  # the norm divides after the product, as in the paper
+        # The norm divides after the product, as in the paper.
+        maps = project(rows, self.weight, out=jnp.float32) * scale
         maps = (maps * self.scales[np.repeat(np.arange(3), (n, n, n * n))] + self.bias).T
         return maps[:n], maps[n : 2 * n], maps[2 * n :].reshape(n, n, -1)
 
@@ -241,9 +240,5 @@ class ManifoldHyperConnections(eqx.Module):
         writes = 2 * jax.nn.sigmoid(writes)
         # Without a checkpoint, each iteration would keep its matrices for the backward pass.
         mixes = jax.checkpoint(sinkhorn, static_argnums=1)(mixes, self.iterations)
-        return write_streams(
-            x,
-            y,
-            mixes.transpose(2, 0, 1).reshape(*x.shape[:2], self.streams, self.streams),
-            writes.T.reshape(x.shape[:3]),
-        )
+        mixes = mixes.transpose(2, 0, 1).reshape(*x.shape[:2], self.streams, self.streams)
+        return write_streams(x, y, mixes, writes.T.reshape(x.shape[:3]))

@@ -42,7 +42,7 @@ class AdamW(OptimizerConfig):
 
 
 @register("optimizer", "adam")
-class Adam(OptimizerConfig):
+class Adam(AdamW):
     """m / (sqrt(v) + eps) with bias-corrected means m of the gradients and v of their squares. Kingma and Ba 2015.
 
     `weight_decay` is the L2 penalty of torch.optim.Adam: weight_decay * parameter is added to the gradients of matrices
@@ -54,12 +54,6 @@ class Adam(OptimizerConfig):
 
     decoupled_decay: ClassVar[bool] = False
 
-    b1: Beta = 0.9
-    """Decay rate of the mean of gradients."""
-    b2: Beta = 0.99
-    """Decay rate of the mean of squared gradients."""
-    eps: Epsilon = 1e-8
-    """Number added to the root of the mean square."""
     weight_decay: Decay = 0.0
     """Factor of the L2 penalty of matrices."""
     base_dim: Annotated[Size | None, Traced(neutral=None)] = None
