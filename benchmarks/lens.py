@@ -65,7 +65,7 @@ class Ours:
     def sweep(self) -> np.ndarray:
         from taetpu.lens.ablation.knockout import losses_of_sets
 
-        return losses_of_sets(self.model, self.documents, self.components, self.sets, self.replacements)
+        return losses_of_sets(self.replacements, self.sets)
 
 
 class Theirs:

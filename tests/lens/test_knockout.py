@@ -37,7 +37,7 @@ def document_losses(opened, rows=ROWS):
 def sums(opened, documents, what, sets, method=None, condition=CONDITIONS[0]):
     components = find_components(opened, what, positions=SEQ)
     replacements = make_replacements(opened, components, documents, method or Method("zero"))
-    return losses_of_sets(opened, documents, components, sets, replacements, condition), components
+    return losses_of_sets(replacements, sets, condition), components
 
 
 @pytest.mark.parametrize("name", by_default(MODELS, "pre"))

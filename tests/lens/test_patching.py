@@ -135,7 +135,7 @@ def test_a_group_of_heads_with_shared_keys_is_patched_as_a_whole(grouped):
     heads = find_components(opened, "heads")
     replacements = make_replacements(opened, heads, pairs.corrupted, Method("counterfactual", counterparts=pairs.clean))
     sets = [(), *((first, first + 1) for first in range(0, 8, 2))]
-    measured = losses_of_sets(opened, pairs.corrupted, heads, sets, replacements)
+    measured = losses_of_sets(replacements, sets)
     np.testing.assert_allclose(found.effects.estimate, (measured[1:] - measured[0]).mean(-1), atol=1e-5)
     alone = patch(opened, pairs, heads, attribution=True).estimates
     assert found.estimates is not None

@@ -24,10 +24,10 @@ def test_a_greedy_search_removes_the_least_harmful_component_each_time(of):
     found = prune(opened, documents, components, ZERO, "greedy")
     (first,), (second,) = found.removed
     replacements = make_replacements(opened, components, documents, ZERO)
-    one = losses_of_sets(opened, documents, components, [(i,) for i in range(3)], replacements).sum(-1)
+    one = losses_of_sets(replacements, [(i,) for i in range(3)]).sum(-1)
     assert first == one.argmin()
     rest = [i for i in range(3) if i != first]
-    two = losses_of_sets(opened, documents, components, [(first, i) for i in rest], replacements).sum(-1)
+    two = losses_of_sets(replacements, [(first, i) for i in rest]).sum(-1)
     assert second == rest[two.argmin()]
     assert [row["removed"] for row in found.rows()] == [1, 2]
     assert found.rows()[1]["effect"] == pytest.approx(two.min() / documents.scored.sum() - found.intact, rel=1e-4)
@@ -39,7 +39,7 @@ def test_importances_are_the_mean_absolute_slopes_of_gates(of):
     opened = of(MODELS["pre"])
     documents = read_documents(opened, ROWS)
     components = find_components(opened, "heads")
-    found = importances(opened, documents, components, make_replacements(opened, components, documents, ZERO))
+    found = importances(make_replacements(opened, components, documents, ZERO))
     share, slopes = 1e-2, np.zeros((3, 2, len(ROWS)))
     for layer, head in np.ndindex(3, 2):
         for number, row in enumerate(ROWS):

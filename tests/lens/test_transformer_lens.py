@@ -111,9 +111,7 @@ def test_single_head_ablations_equal_a_loop_of_hooks(family, tmp_path):
     documents = read_documents(opened, rows)
     components = find_components(opened, "heads")
     sets = [(number,) for number in range(len(components))]
-    ours = losses_of_sets(
-        opened, documents, components, sets, make_replacements(opened, components, documents, Method("zero"))
-    )
+    ours = losses_of_sets(make_replacements(opened, components, documents, Method("zero")), sets)
     assert len(sets) == 6
     for number, component in enumerate(components.each):
         layer, head = map(int, component.name.split("."))

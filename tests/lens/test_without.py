@@ -154,7 +154,7 @@ def test_a_knockout_of_a_model_without_a_part_removes_both(of):
     documents = read_documents(opened, ROWS)
     components = find_components(opened, "heads")
     zeros = make_replacements(opened, components, documents, Method("zero"))
-    both = losses_of_sets(opened, documents, components, [(1,), *((1, i) for i in range(6))], zeros)
+    both = losses_of_sets(zeros, [(1,), *((1, i) for i in range(6))])
     removed = without(opened, "heads", "0.1")
     found = knockout(removed, documents, "heads", "zero", controls=False)
     scored = documents.scored.sum()
@@ -174,7 +174,7 @@ def test_losses_are_those_of_a_knockout(of, what, names, how):
     components = find_components(opened, what)
     numbers = [number for number, one in enumerate(components.each) if one.name in map(str, names)]
     replacements = make_replacements(opened, components, documents, Method(how))
-    expected = losses_of_sets(opened, documents, components, [numbers], replacements)[0]
+    expected = losses_of_sets(replacements, [numbers])[0]
     np.testing.assert_allclose(document_losses(without(opened, what, names, how, ROWS)), expected, rtol=1e-5)
 
 

@@ -190,17 +190,12 @@ def fields_at_default(value: Any, prefix: str = "") -> dict[str, Any]:
     return at_default
 
 
+@dataclass(frozen=True)
 class Hole:
     """Placeholder in a structure for a traced number."""
 
     def __repr__(self) -> str:
         return "<traced>"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Hole)
-
-    def __hash__(self) -> int:
-        return hash(Hole)
 
 
 def to_data(value: Any) -> Any:

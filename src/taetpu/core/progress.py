@@ -3,9 +3,12 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+Progress = Callable[[int, int], None]
+"""A function that receives how much is done, and of how much."""
+
 
 @contextmanager
-def show_progress(what: str) -> Iterator[Callable[[int, int], None] | None]:
+def show_progress(what: str) -> Iterator[Progress | None]:
     """Yield a function that shows how much is done on a terminal; None without a terminal."""
     from rich.console import Console
     from rich.progress import Progress

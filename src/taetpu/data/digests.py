@@ -10,14 +10,13 @@ import numpy as np
 
 from taetpu.core.atomic_files import explain_os_error, write_file
 from taetpu.core.jax_setup import cache_folder
+from taetpu.core.progress import Progress
 from taetpu.data.token_files import TokenFile
 
 CHUNK = 2**23
 """Number of tokens or bytes that are read at once."""
 SMALL = 2**20
 """Size in bytes below which the digest of a file is computed each time."""
-Progress = Callable[[int, int], None]
-"""A function of what is done and of what there is."""
 
 
 class Digest(NamedTuple):

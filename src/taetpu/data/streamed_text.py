@@ -21,6 +21,7 @@ from taetpu.core.config import to_data
 from taetpu.core.errors import UserError, locate_errors
 from taetpu.core.identity import computation_fields
 from taetpu.core.jax_setup import cache_folder, cpu_cores
+from taetpu.core.progress import Progress
 from taetpu.data.corpora import Corpus
 from taetpu.data.digests import digest_file
 from taetpu.data.document_encoding import Block, Job, digest_words
@@ -85,9 +86,6 @@ class Prepared(NamedTuple):
         total = self.counts.characters["train"]
         trained = self.sampled and not self.tokenizer.origin
         return {"characters": self.sampled, "of": total} if trained and total > self.sampled else {}
-
-
-Progress = Callable[[int, int], None]
 
 
 def prepare_text(

@@ -77,7 +77,7 @@ class Comparable:
         if self.around["stem.kind"] == "scale" and self.around["stem.factor"] is None:
             self.around["stem.factor"] = config.dim**0.5
         position = config.position
-        at_input = to_data(position) if position.acts_at_input() or position.shared else {"kind": "none"}
+        at_input = to_data(position) if position.acts("at_input") or position.shared else {"kind": "none"}
         norm = dict(flatten({"norm": to_data(config.norm)}))
         norm.pop("norm.placement", None)
         self.outside = {**dict(flatten({"position": at_input})), **_with_bias(norm, config)}

@@ -14,6 +14,7 @@ from taetpu.core.registry import kinds
 from taetpu.nn.attention import ATTENTION_SLOTS
 from taetpu.nn.block import SLOTS
 from taetpu.nn.common import AttentionDims, Context, Dims, declared_arrays, partition_trainable
+from taetpu.nn.position.base import PositionConfig
 
 Shape = jax.ShapeDtypeStruct
 OPTIONAL = ("mixer", "ffn", "qk_norm", "values", "gate")  # slots whose kind `none` builds no module
@@ -218,7 +219,7 @@ def acts_at(component: Any, name: str) -> bool:
 
     A position component may be called in any of its parts, or in none.
     """
-    return getattr(component, f"acts_{name}", lambda: True)()
+    return not isinstance(component, PositionConfig) or component.acts(name)
 
 
 def in_first_layer(component: Component, dims: Dims) -> Dims:

@@ -20,8 +20,8 @@ from taetpu.core.atomic_files import explain_os_error, write_file
 from taetpu.core.errors import UserError
 from taetpu.core.hub_errors import HubUnreachable, explain_hub_errors
 from taetpu.core.jax_setup import cache_folder
-from taetpu.core.progress import show_progress
-from taetpu.data.digests import Progress, digest_file
+from taetpu.core.progress import Progress, show_progress
+from taetpu.data.digests import digest_file
 from taetpu.data.remote.fetched import NAMED, Fetched, index_of, is_pattern
 from taetpu.data.remote.splits import ending_of, find_splits, matching, visible
 

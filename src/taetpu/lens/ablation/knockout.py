@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from taetpu.core.errors import UserError
+from taetpu.core.progress import Progress
 from taetpu.core.short_repr import short_repr
 from taetpu.lens.ablation.components import Components, column_name, find_components
 from taetpu.lens.ablation.documents import Documents, read_documents
@@ -125,7 +126,7 @@ def knockout(
     *,
     layer: int | None = None,
     controls: bool = True,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     report: Callable[[str], None] | None = None,
 ) -> Knockouts:
     """Return the effects of removing each component alone.
@@ -159,7 +160,7 @@ def knockout(
             if progress is not None:
                 progress(place * all_parts + part, len(conditions) * all_parts)
 
-        losses = losses_of_sets(opened, documents, components, [(), *sets], replacements, condition, done)
+        losses = losses_of_sets(replacements, [(), *sets], condition, done)
         if condition == CONDITIONS[0]:
             check_changes(losses, components)
             intact = losses[0]
@@ -217,7 +218,7 @@ def mean_effects(
     """
     replacements = make_replacements(opened, components, documents, method)
     sets = [(), *((number,) for number in range(len(components)))]
-    losses = losses_of_sets(opened, documents, components, sets, replacements).sum(-1) / documents.scored.sum()
+    losses = losses_of_sets(replacements, sets).sum(-1) / documents.scored.sum()
     return float(losses[0]), losses[1:] - losses[0]
 
 
@@ -247,15 +248,11 @@ def check_traceable(opened: OpenedModel, components: Components, segments: bool 
 
 
 def losses_of_sets(
-    opened: OpenedModel,
-    documents: Documents,
-    components: Components,
-    sets: Sequence[Sequence[int]],
-    replacements: Replacements,
-    condition: str = CONDITIONS[0],
-    progress: Callable[[int, int], None] | None = None,
-) -> Float[np.ndarray, "set document"]:
+    replacements: Replacements, sets: Sequence[Sequence[int]], condition: str = CONDITIONS[0],
+    progress: Progress | None = None,
+) -> Float[np.ndarray, "set document"]:  # fmt: skip
     """Return the sum of the weighted losses of each document without each set of components, averaged over draws."""
+    opened, documents, components = replacements.opened, replacements.documents, replacements.components
     losses = np.zeros((len(sets), len(documents)))
     batches = list(documents.batches())
     for number, batch in enumerate(batches):

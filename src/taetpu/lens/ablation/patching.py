@@ -12,7 +12,7 @@ Sources: Meng et al. 2022, arXiv 2202.05262 (activation patching); Nanda 2023, "
     arXiv 2310.10348; Kramar et al. 2024, arXiv 2403.00745 (AtP*).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Float
 
 from taetpu.core.errors import UserError
+from taetpu.core.progress import Progress
 from taetpu.core.short_repr import short_repr
 from taetpu.lens.ablation.components import Components, column_name, find_components
 from taetpu.lens.ablation.documents import Documents
@@ -211,7 +212,7 @@ def patch(
     what: str | Components = "heads",
     *,
     attribution: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Patches:
     """Return how much of the clean answer each component restores.
 
@@ -231,7 +232,7 @@ def patch(
     method = Method("counterfactual", counterparts=pairs.clean)
     replacements = make_replacements(opened, components, pairs.corrupted, method)
     sets = [(), *((number,) for number in range(len(components)))]
-    measured = signed(pairs, losses_of_sets(opened, pairs.corrupted, components, sets, replacements, progress=progress))
+    measured = signed(pairs, losses_of_sets(replacements, sets, progress=progress))
     clean = clean_measure(opened, pairs, components)
     estimates = attribution_patching(opened, pairs, components) if attribution else None
     return make_patches(opened, pairs, components, clean, measured, estimates)
@@ -248,7 +249,7 @@ def clean_measure(opened: OpenedModel, pairs: Pairs, components: Components) -> 
     """Return the measure of each clean run."""
     method = Method("counterfactual", counterparts=pairs.clean)
     replacements = make_replacements(opened, components, pairs.clean, method)
-    return signed(pairs, losses_of_sets(opened, pairs.clean, components, [()], replacements))[0]
+    return signed(pairs, losses_of_sets(replacements, [()]))[0]
 
 
 def signed(pairs: Pairs, values: np.ndarray) -> np.ndarray:

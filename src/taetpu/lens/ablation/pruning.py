@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Float
 
 from taetpu.core.errors import UserError, check_known
+from taetpu.core.progress import Progress
 from taetpu.core.short_repr import short_repr
 from taetpu.lens.ablation.components import LAYERS, Components
 from taetpu.lens.ablation.documents import Documents
@@ -115,7 +116,7 @@ def prune(
     order: str = "importance",
     *,
     steps: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     report: Callable[[str], None] | None = None,
 ) -> Curve:
     """Return the loss while more and more components are removed.
@@ -150,7 +151,7 @@ def prune(
         choose = {"greedy": _greedy, "importance": _by_importance}[order]
         removed = choose(replacements, steps, progress)
         sets = [tuple(n for numbers in removed[: i + 1] for n in numbers) for i in range(len(removed))]
-    losses = losses_of_sets(opened, documents, components, [(), *sets], replacements)
+    losses = losses_of_sets(replacements, [(), *sets])
     check_changes(losses, components)
     effects = estimate_effects(losses[1:] - losses[0], documents.scored, seed=method.seed)
     intact = float(losses[0].sum() / documents.scored.sum())
@@ -184,30 +185,25 @@ def _count_steps(components: Components, steps: int | None, each: int = 1) -> in
     return most if steps is None else min(most, steps)
 
 
-def _greedy(
-    replacements: Replacements, steps: int | None, progress: Callable[[int, int], None] | None
-) -> list[tuple[int, ...]]:
-    opened, documents, components = replacements.opened, replacements.documents, replacements.components
+def _greedy(replacements: Replacements, steps: int | None, progress: Progress | None) -> list[tuple[int, ...]]:
+    components = replacements.components
     left, gone = list(range(len(components))), list[int]()
     number = _count_steps(components, steps)
     for step in range(number):
-        losses = losses_of_sets(opened, documents, components, [(*gone, candidate) for candidate in left], replacements)
+        losses = losses_of_sets(replacements, [(*gone, candidate) for candidate in left])
         gone.append(left.pop(int(losses.sum(-1).argmin())))
         if progress is not None:
             progress(step + 1, number)
     return [(candidate,) for candidate in gone]
 
 
-def _by_importance(
-    replacements: Replacements, steps: int | None, progress: Callable[[int, int], None] | None
-) -> list[tuple[int, ...]]:
-    opened, documents, components = replacements.opened, replacements.documents, replacements.components
-    each = _step_size(components, "importance")
-    number = _count_steps(components, steps, each)
+def _by_importance(replacements: Replacements, steps: int | None, progress: Progress | None) -> list[tuple[int, ...]]:
+    each = _step_size(replacements.components, "importance")
+    number = _count_steps(replacements.components, steps, each)
     gone: list[tuple[int, ...]] = []
     for step in range(number):
         before = {index for step_numbers in gone for index in step_numbers}
-        values = importances(opened, documents, components, replacements, tuple(before))
+        values = importances(replacements, tuple(before))
         order = [index for index in np.argsort(values, kind="stable").tolist() if index not in before]
         gone.append(tuple(order[:each]))
         if progress is not None:
@@ -215,22 +211,14 @@ def _by_importance(
     return gone
 
 
-def importances(
-    opened: OpenedModel,
-    documents: Documents,
-    components: Components,
-    replacements: Replacements,
-    removed: Sequence[int] = (),
-) -> Float[np.ndarray, " component"]:
+def importances(replacements: Replacements, removed: Sequence[int] = ()) -> Float[np.ndarray, " component"]:
     """Return the importance E|(A' - A) . dL/dA| of each component, divided by the L2 norm of those of its layer.
 
     Args:
-        opened: The model.
-        documents: The documents over which means are taken.
-        components: The components, of a site, without positions.
-        replacements: What takes the place of removed components.
+        replacements: What takes the place of removed components, which are those of a site, without positions.
         removed: The numbers of the components that are removed already.
     """
+    opened, documents, components = replacements.opened, replacements.documents, replacements.components
     mask = jax.tree.map(lambda mask: mask[0].astype(np.float32), components.masks([tuple(removed)]))
     totals = np.zeros(len(components))
     for batch in documents.batches():
@@ -342,7 +330,7 @@ def pair_effects(
     how: str | Method | None = None,
     *,
     layer: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     report: Callable[[str], None] | None = None,
 ) -> PairEffects:
     """Return the effects of removing each pair of components together.
@@ -370,7 +358,7 @@ def pair_effects(
     pairs = [(i, j) for i in range(number) for j in range(i + 1, number)]
     replacements = make_replacements(opened, components, documents, method)
     sets = [(), *((i,) for i in range(number)), *pairs]
-    losses = losses_of_sets(opened, documents, components, sets, replacements, progress=progress)
+    losses = losses_of_sets(replacements, sets, progress=progress)
     check_changes(losses, components)
     single, joint = losses[1 : number + 1] - losses[0], losses[number + 1 :] - losses[0]
     sums = np.stack([single[i] + single[j] for i, j in pairs])

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import jax
 import numpy as np
 
 from taetpu.core.errors import UserError, check_known
@@ -244,7 +245,7 @@ def mean_activations(
         counts[: int(batch.positions.max()) + 1] += np.bincount(batch.positions[real])
         add = partial(_sum_positions, batch=batch, real=real, length=len(counts))
         parts = _map_groups(components, values, add)
-        sums = parts if sums is None else _add(sums, parts)
+        sums = parts if sums is None else jax.tree.map(np.add, sums, parts)
 
     def divide(value: np.ndarray, axis: int) -> np.ndarray:
         shape = [1] * value.ndim
@@ -304,9 +305,3 @@ def _map_groups(components: Components, values: Any, fn: Any, keep: bool = True)
         mapped = fn(values[None], axes[None] + 1)
         return mapped[0] if keep else mapped
     return {first: fn(value, axes[first] + 1) for first, value in values.items()}
-
-
-def _add(sums: Any, values: Any) -> Any:
-    if isinstance(sums, dict):
-        return {first: value + values[first] for first, value in sums.items()}
-    return sums + values

@@ -41,25 +41,15 @@ class PositionConfig(Component):
 
     @model_validator(mode="after")
     def _acts(self) -> "PositionConfig":
-        if self.kind != "none" and not (self.acts_at_input() or self.acts_in_attention() or self.acts_on_scores()):
+        if self.kind != "none" and not any(map(self.acts, ("at_input", *IN_ATTENTION))):
             problem = f"position {self.kind!r} changes nothing"
             raise UserError(problem, remedy="Define at_input, in_attention or on_scores.")
         return self
 
     @classmethod
-    def acts_at_input(cls) -> bool:
-        """Return whether the kind acts on the input embeddings."""
-        return cls.at_input is not PositionConfig.at_input
-
-    @classmethod
-    def acts_in_attention(cls) -> bool:
-        """Return whether the kind acts on queries and keys."""
-        return cls.in_attention is not PositionConfig.in_attention
-
-    @classmethod
-    def acts_on_scores(cls) -> bool:
-        """Return whether the kind acts on scores."""
-        return cls.on_scores is not PositionConfig.on_scores
+    def acts(cls, part: str) -> bool:
+        """Return whether the kind overrides a method: `at_input`, `in_attention` or `on_scores`."""
+        return getattr(cls, part) is not getattr(PositionConfig, part)
 
     @property
     def in_layer(self) -> "PositionConfig":
@@ -73,10 +63,10 @@ class PositionConfig(Component):
         """
         if position == self:
             return
-        if position.acts_at_input():
+        if position.acts("at_input"):
             known = kinds("position").items()
             usable = [kind for kind, cls in known
-                      if issubclass(cls, PositionConfig) and not cls.acts_at_input() and not cls.shared]  # fmt: skip
+                      if issubclass(cls, PositionConfig) and not cls.acts("at_input") and not cls.shared]  # fmt: skip
             raise UserError(
                 f"{position.kind!r} positions are added to the input embeddings, so a single layer cannot have them",
                 path=("position",),
@@ -88,7 +78,7 @@ class PositionConfig(Component):
                 path=("position",),
                 remedy=f"Set model.position to {position.kind}, or remove the layer's position.",
             )
-        if not any(kind.acts_in_attention() or kind.acts_on_scores() for kind in (position, self)):
+        if not any(kind.acts(part) for kind in (position, self) for part in IN_ATTENTION):
             raise UserError(
                 f"{position.kind!r} changes nothing in layer {number}, because {self.kind} positions act on the input "
                 "embeddings",
