@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from taetpu.core.errors import UserError
 from taetpu.data.base import Task
@@ -12,6 +12,18 @@ from taetpu.data.document_files import Layout
 EVALUATED = ("val", "test")
 SOURCES = ("source", "val_source", "test_source")
 """Fields that name files."""
+
+
+class Opened(NamedTuple):
+    """The corpora of a task.
+
+    Attributes:
+        training: the corpora that shares divide, by name in a mixture, else with the name "".
+        held_out: the corpora of evaluation data, by split.
+    """
+
+    training: dict[str, Corpus]
+    held_out: dict[str, Corpus]
 
 
 class SourceTask(Task):

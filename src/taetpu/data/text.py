@@ -1,7 +1,7 @@
 """Task `text`: next-token prediction on a corpus that fits into memory, in windows of fixed length."""
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,13 +14,14 @@ from taetpu.core.errors import UserError, locate_errors
 from taetpu.core.progress import show_progress
 from taetpu.core.registry import register
 from taetpu.data.base import BatchSpec
-from taetpu.data.corpora import Corpus, Sources, open_corpus, origins
+from taetpu.data.corpora import Sources, open_corpus, origins
 from taetpu.data.document_encoding import encode_documents, split_rows
 from taetpu.data.document_files import Format, Layout, Per
 from taetpu.data.document_source import DocumentSource, join_rows
 from taetpu.data.mixture import Weights, count_windows, mix, refuse_shared
 from taetpu.data.next_token import NextTokenTask
 from taetpu.data.pairs import CLS, SEP, PairSource
+from taetpu.data.source_task import Opened
 from taetpu.data.splitting import SEPARATOR
 from taetpu.data.stream_source import EVALUATED, StreamSource
 from taetpu.data.streamed_text import Prepared, Settings, join_prepared, prepare_text
@@ -123,23 +124,23 @@ class TextTask(NextTokenTask):
     def read(self, folder: Path) -> StreamSource | PairSource:
         """See `NextTokenTask.read`. Corpora above `LARGE` bytes are tokenized into the cache."""
         self._check_samples()
-        corpora, held_out = self._open(folder)
-        if sum(corpus.size for corpus in (*corpora.values(), *held_out.values())) > LARGE:
+        opened = self._open(folder)
+        if sum(corpus.size for corpora in opened for corpus in corpora.values()) > LARGE:
             if self.samples != "windows":
                 problem = f"samples are {self.samples}, but the corpus has more than {LARGE:,} bytes"
                 raise UserError(problem, path=("samples",), remedy="Use `samples: windows`, or less text.")
-            return self._prepare_large(corpora, held_out, folder)
+            return self._prepare_large(opened, folder)
         documents = self.samples != "windows"
         separator = SEPARATOR if self.separator == EMPTY_LINE and not documents else ""
         split = self.split or ("document" if documents else None)
-        parts = read_parts(corpora, held_out, self.shares(held_out, "text"), separator, split)
+        parts = read_parts(*opened, self.shares(opened.held_out, "text"), separator, split)
         if self.train_documents is not None:
             for name, part in parts.training.items():
                 _check_crop("train_documents", self.train_documents, len(part), name)
                 parts.training[name] = part[: self.train_documents]
         if documents:
             prepare = self._prepare_pairs if self.samples == "pairs" else self._prepare_documents
-            return prepare(corpora, held_out, parts, folder)
+            return prepare(opened, parts, folder)
         texts = parts.texts
         if not texts["train"]:
             raise _too_short("train", 0, self.seq_len)
@@ -148,7 +149,7 @@ class TextTask(NextTokenTask):
         streams, segments, sizes, uncropped = self._encode(parts, tokenizer)
         self._check_lengths(streams, sizes)
         facts = {
-            **self._facts(corpora, held_out, parts, texts),
+            **self._facts(opened, parts, texts),
             "escape_bits": self._escape_bits(texts, parts, tokenizer),
             "longest": parts.longest,
             **find_unknown(texts, streams, tokenizer),
@@ -186,13 +187,9 @@ class TextTask(NextTokenTask):
             problem = f"`split: order` divides documents, but samples are {self.samples}"
             raise UserError(problem, path=("split",), remedy="Use `split: document` or `split: hash`.")
 
-    def _prepare_documents(
-        self, corpora: Mapping[str, Corpus], held_out: Mapping[str, Corpus], parts: Parts, folder: Path
-    ) -> DocumentSource:
+    def _prepare_documents(self, opened: Opened, parts: Parts, folder: Path) -> DocumentSource:
         """Return the source whose sequences are documents."""
-        # The characters are those of the documents. Other tokenizers must not merge the ends of neighbours.
-        glue = "" if isinstance(self.tokenizer, CharConfig) else "\n"
-        tokenizer, ends = self._bordered(glue.join(chain.from_iterable(parts.training.values())), folder)
+        tokenizer, ends = self._bordered(parts.documents["train"], folder)
         with locate_errors("tokenizer"):
             training, evaluation = (
                 {name: split_rows(*encode_documents(tokenizer, part, *zip(ends))) for name, part in texts.items()}
@@ -203,16 +200,15 @@ class TextTask(NextTokenTask):
             for name, rows in encoded.items():
                 long = [i for i, row in enumerate(rows) if len(row) > limit]
                 if long and self.long_documents == "refuse":
-                    raise self._too_long([(texts[name][i], len(rows[i]) - 1) for i in long], corpora, held_out)
+                    raise self._too_long([(texts[name][i], len(rows[i]) - 1) for i in long], opened)
                 cropped[name if encoded is evaluation else "train"] += len(long)
                 encoded[name] = [row[:limit] for row in rows]
-        texts = {"train": [*chain.from_iterable(parts.training.values())], **parts.evaluation}
-        texts = {name: "".join(f"{text}\n" for text in part) for name, part in texts.items()}
+        texts = {name: "".join(f"{text}\n" for text in part) for name, part in parts.documents.items()}
         bits = {name: [*map(tokenizer.escape_bits, parts.evaluation[name])] for name in EVALUATED}
         documents = {"train": join_rows([*chain.from_iterable(training.values())])}
         documents |= {name: join_rows(part) for name, part in evaluation.items()}
         facts = {
-            **self._facts(corpora, held_out, parts, texts),
+            **self._facts(opened, parts, texts),
             "escape_bits": {
                 name: None if None in part or cropped[name] else sum(filter(None, part)) for name, part in bits.items()
             },
@@ -229,24 +225,23 @@ class TextTask(NextTokenTask):
                 {name: len(part) for name, part in training.items()}),
         )  # fmt: skip
 
-    def _prepare_pairs(
-        self, corpora: Mapping[str, Corpus], held_out: Mapping[str, Corpus], parts: Parts, folder: Path
-    ) -> PairSource:
+    def _prepare_pairs(self, opened: Opened, parts: Parts, folder: Path) -> PairSource:
         """Return the source whose sequences are pairs of pieces of documents."""
-        train = [*chain.from_iterable(parts.training.values())]
-        tokenizer, ends = self._bordered(("" if isinstance(self.tokenizer, CharConfig) else "\n").join(train), folder)
-        texts = {"train": train, **parts.evaluation}
+        texts = parts.documents
+        tokenizer, ends = self._bordered(texts["train"], folder)
         with locate_errors("tokenizer"):
             documents = {name: tokenizer.encode_all(part) for name, part in texts.items()}
         whole = {name: "".join(f"{text}\n" for text in part) for name, part in texts.items()}
-        facts = {**self._facts(corpora, held_out, parts, whole), "longest": parts.longest, **tokenizer.facts}
+        facts = {**self._facts(opened, parts, whole), "longest": parts.longest, **tokenizer.facts}
         evaluated = f"{_hash_held_out(whole)}, pairs 1, {self.seq_len} of {tokenizer.unit}"
         return PairSource(documents, tokenizer, ends, self.seq_len, facts, evaluated)
 
-    def _bordered(self, text: str, folder: Path) -> tuple[Tokenizer, tuple[int, int]]:
+    def _bordered(self, texts: Sequence[str], folder: Path) -> tuple[Tokenizer, tuple[int, int]]:
         """Return the tokenizer of documents or pairs, and the numbers of the tokens that begin and end them."""
+        # The characters are those of the documents. Other tokenizers must not merge the ends of neighbours.
+        glue = "" if isinstance(self.tokenizer, CharConfig) else "\n"
         with locate_errors("tokenizer"):
-            tokenizer = self.tokenizer.prepare(text, folder)
+            tokenizer = self.tokenizer.prepare(glue.join(texts), folder)
         add = not isinstance(self.tokenizer, ReadTokenizerConfig)
         pairs = self.samples == "pairs"
         end = (SEP if pairs else END) if self.separator == EMPTY_LINE else self.separator
@@ -260,12 +255,10 @@ class TextTask(NextTokenTask):
         assert first is not None and last is not None  # noqa: PT018
         return tokenizer, (first, last)
 
-    def _too_long(
-        self, long: list[tuple[str, int]], corpora: Mapping[str, Corpus], held_out: Mapping[str, Corpus]
-    ) -> UserError:
+    def _too_long(self, long: list[tuple[str, int]], opened: Opened) -> UserError:
         """Return the error for documents that do not fit, given with their numbers of tokens."""
         text, size = long[0]
-        documents = chain.from_iterable((*corpora.values(), *held_out.values()))
+        documents = (document for corpora in opened for corpus in corpora.values() for document in corpus)
         file, _, number = next(document.name for document in documents if document.text == text).rpartition(":")
         what = "line" if self.per == "line" and self.lines_per_document == 1 else "document"
         place = f"{what} {int(number) + 1} of {file}" if file else f"the document {number}"
@@ -276,32 +269,29 @@ class TextTask(NextTokenTask):
         remedy = f"Use seq_len {longest}, set `long_documents: crop`, or divide or remove them."
         return UserError(problem, path=("seq_len",), remedy=remedy)
 
-    def _facts(
-        self, corpora: Mapping[str, Corpus], held_out: Mapping[str, Corpus], parts: Parts, texts: Mapping[str, str]
-    ) -> dict[str, Any]:
+    def _facts(self, opened: Opened, parts: Parts, texts: Mapping[str, str]) -> dict[str, Any]:
         """Return the facts of a corpus in memory that do not depend on its tokens."""
         return {
             "source": self.source if isinstance(self.source, str) else ", ".join(self.source),
-            **origins({**{name or "train": corpus for name, corpus in corpora.items()}, **held_out}),
+            **origins({**{name or "train": corpus for name, corpus in opened.training.items()}, **opened.held_out}),
             **parts.facts,
             "characters": {name: len(text) for name, text in texts.items()},
             "bytes": {name: len(text.encode()) for name, text in texts.items()},
         }
 
-    def _open(self, folder: Path) -> tuple[dict[str, Corpus], dict[str, Corpus]]:
-        """Return the corpora that shares divide, by name in a mixture, and those of evaluation data, by split."""
+    def _open(self, folder: Path) -> Opened:
+        """Open the corpora."""
         names = tuple(self.source) if isinstance(self.source, dict) else self.source
         if isinstance(self.source, dict):
             corpora = {name: open_corpus(name, folder, self.layout) for name in self.source}
             refuse_shared({name: [path for _, path in corpus.files] for name, corpus in corpora.items()})
         else:
             corpora = {"": open_corpus(names, folder, self.layout)}
-        return corpora, self.open_held_out(names, folder, self.layout)
+        return Opened(corpora, self.open_held_out(names, folder, self.layout))
 
-    def _prepare_large(
-        self, corpora: Mapping[str, Corpus], held_out: Mapping[str, Corpus], folder: Path
-    ) -> StreamSource:
+    def _prepare_large(self, opened: Opened, folder: Path) -> StreamSource:
         """Return the source of a corpus whose tokens lie in the cache."""
+        corpora, held_out = opened
         tokens = self.separator != EMPTY_LINE
         if self.split not in (None, "hash"):
             problem = f"a corpus of more than {LARGE:,} bytes cannot be split by {self.split!r}"

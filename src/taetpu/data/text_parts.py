@@ -38,17 +38,19 @@ class Parts(NamedTuple):
     facts: dict[str, Any]
 
     @property
+    def documents(self) -> dict[str, list[str]]:
+        """The texts of each split, those of all sources together."""
+        return {"train": [*chain.from_iterable(self.training.values())], **self.evaluation}
+
+    @property
     def longest(self) -> dict[str, int]:
         """The number of characters of the longest document of each split, with the separator."""
-        parts = {"train": [*chain.from_iterable(self.training.values())], **self.evaluation}
-        return {name: max(map(len, part), default=0) for name, part in parts.items()}
+        return {name: max(map(len, part), default=0) for name, part in self.documents.items()}
 
     @property
     def texts(self) -> dict[str, str]:
         """The text of each split."""
-        return {"train": "".join(chain.from_iterable(self.training.values()))} | {
-            name: "".join(part) for name, part in self.evaluation.items()
-        }
+        return {name: "".join(part) for name, part in self.documents.items()}
 
 
 def read_parts(
