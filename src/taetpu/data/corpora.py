@@ -208,12 +208,10 @@ def find_paths(source: str, folder: Path, split: str = "train") -> list[tuple[st
     if path.is_file():
         return [(path.name, path)]
     if any(sign in source for sign in "*?["):
-        matching = (
-            sorted(file for file in folder.glob(source) if file.is_file())
-            if not Path(source).is_absolute()
-            else (sorted(file for file in Path(path.anchor).glob(str(path.relative_to(path.anchor))) if file.is_file()))
-        )
-        if matching:
+        base, pattern = folder, source
+        if Path(source).is_absolute():
+            base, pattern = Path(path.anchor), str(path.relative_to(path.anchor))
+        if matching := sorted(file for file in base.glob(pattern) if file.is_file()):
             return [(os.path.relpath(file, folder), file) for file in matching]
     absent = next(part for part in (path, *path.parents) if part.parent.is_dir())
     known = [PYTHON_DOCS, *PUBLISHED, *(entry.name for entry in absent.parent.glob("[!.]*"))]

@@ -62,7 +62,6 @@ def _remembered(path: Path, what: str, compute: Callable[[], Digest]) -> Digest:
         pass  # not remembered, or damaged: computed again
     digest = compute()
     with explain_os_error("remember the digest of a file", remembered, option="TAETPU_CACHE"):
-        remembered.parent.mkdir(parents=True, exist_ok=True)
         write_file(remembered, json.dumps({"file": state, **digest._asdict()}).encode(), replace=True)
     return digest
 

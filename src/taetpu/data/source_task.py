@@ -62,3 +62,10 @@ class SourceTask(Task):
             remedy = "Set `val` and `test` so that their sum is below 1."
             raise UserError(f"{problem} leave no training {what}", path=("val",), remedy=remedy)
         return shares
+
+
+def check_crop(field: str, wanted: int, available: int, source: str = "") -> None:
+    """Raise `UserError` if a field asks for more training data of a source than there are."""
+    if wanted > available:
+        problem = f"{field} {wanted:,} are more than the {available:,} {f'of {source!r}' if source else 'there are'}"
+        raise UserError(problem, path=(field,), remedy=f"Use fewer, or remove {field}.")

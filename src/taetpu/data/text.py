@@ -21,7 +21,7 @@ from taetpu.data.document_source import DocumentSource, join_rows
 from taetpu.data.mixture import Weights, count_windows, mix, refuse_shared
 from taetpu.data.next_token import NextTokenTask
 from taetpu.data.pairs import CLS, SEP, PairSource
-from taetpu.data.source_task import Opened
+from taetpu.data.source_task import Opened, check_crop
 from taetpu.data.splitting import SEPARATOR
 from taetpu.data.stream_source import EVALUATED, StreamSource
 from taetpu.data.streamed_text import Prepared, Settings, join_prepared, prepare_text
@@ -136,7 +136,7 @@ class TextTask(NextTokenTask):
         parts = read_parts(*opened, self.shares(opened.held_out, "text"), separator, split)
         if self.train_documents is not None:
             for name, part in parts.training.items():
-                _check_crop("train_documents", self.train_documents, len(part), name)
+                check_crop("train_documents", self.train_documents, len(part), name)
                 parts.training[name] = part[: self.train_documents]
         if documents:
             prepare = self._prepare_pairs if self.samples == "pairs" else self._prepare_documents
@@ -323,7 +323,7 @@ class TextTask(NextTokenTask):
         for (_, name), file in zip(made, prepared.files["train"], strict=True):
             training[name] = TokenStream([file.tokens])
             if self.train_tokens is not None:
-                _check_crop("train_tokens", self.train_tokens, len(training[name]), name)
+                check_crop("train_tokens", self.train_tokens, len(training[name]), name)
                 training[name] = training[name].part(0, self.train_tokens)
         streams = {"train": join_streams(training.values())}
         streams |= {name: TokenStream([file.tokens for file in prepared.files[name]]) for name in EVALUATED}
@@ -385,7 +385,7 @@ class TextTask(NextTokenTask):
         uncropped = sum(len(tokens) for tokens, _ in training.values())
         if self.train_tokens is not None:
             for name, (tokens, documents) in training.items():
-                _check_crop("train_tokens", self.train_tokens, len(tokens), name)
+                check_crop("train_tokens", self.train_tokens, len(tokens), name)
                 training[name] = tokens[: self.train_tokens], documents[: self.train_tokens]
         sizes = {name: len(tokens) for name, (tokens, _) in training.items()}
         tokens, documents = map(np.concatenate, zip(*training.values(), strict=True))
@@ -432,12 +432,6 @@ class TextTask(NextTokenTask):
 def _no_token(field: str, name: str, otherwise: str = "") -> UserError:
     problem = f"the tokenizer has no token {name!r}"
     return UserError(problem, path=(field,), remedy=f"Set {field} to a token of the tokenizer{otherwise}.")
-
-
-def _check_crop(field: str, wanted: int, available: int, source: str) -> None:
-    if wanted > available:
-        problem = f"{field} {wanted:,} are more than the {available:,} {f'of {source!r}' if source else 'there are'}"
-        raise UserError(problem, path=(field,), remedy=f"Use fewer, or remove {field}.")
 
 
 def _hash_held_out(texts: Mapping[str, str]) -> str:

@@ -18,6 +18,7 @@ from taetpu.data.mixture import Weights, count_windows, mix, refuse_shared
 from taetpu.data.next_token import NextTokenTask
 from taetpu.data.remote.fetched import Fetched
 from taetpu.data.remote.sources import describe_origins, fetch, is_remote
+from taetpu.data.source_task import check_crop
 from taetpu.data.stream_source import EVALUATED, StreamSource
 from taetpu.data.text import Count, Share
 from taetpu.data.token_files import Dtype, TokenFile, TokenStream, check_dtype, join_streams, open_token_file
@@ -80,9 +81,7 @@ class TokensTask(NextTokenTask):
         if self.segments and self.end_token is None:
             problem = "segments need the token that ends a document"
             raise UserError(problem, path=("segments",), remedy="Set `end_token`, or remove `segments`.")
-        if self.val + self.test >= 1:
-            problem = f"val {self.val} and test {self.test} leave no training tokens"
-            raise UserError(problem, path=("val",), remedy="Set `val` and `test` so that their sum is below 1.")
+        self.shares({}, "tokens")
         if self.end_token is not None and self.end_token >= self.vocab_size:
             problem = f"end_token {self.end_token} is beyond the vocabulary of {self.vocab_size} tokens"
             raise UserError(problem, path=("end_token",), remedy=f"Use a token below {self.vocab_size}.")
@@ -227,9 +226,7 @@ class TokensTask(NextTokenTask):
             limit = self.eval_tokens if getattr(self, f"{name}_source") else max(self.eval_tokens // sources, 1)
             streams[name] = streams[name].part(0, limit)
         if self.train_tokens is not None:
-            if self.train_tokens > len(streams["train"]):
-                problem = f"train_tokens {self.train_tokens:,} are more than the {len(streams['train']):,} there are"
-                raise UserError(problem, path=("train_tokens",), remedy="Use fewer, or remove train_tokens.")
+            check_crop("train_tokens", self.train_tokens, len(streams["train"]))
             streams["train"] = streams["train"].part(0, self.train_tokens)
         return streams
 

@@ -34,6 +34,11 @@ def uniform_below(bound: int, words: UInt32[Array, "..."]) -> Int[Array, "..."]:
     return (words % jnp.uint32(bound)).astype(jnp.int32)
 
 
+def numbered(**counts: int) -> list[str]:
+    """Return names of tokens: each letter with the numbers from 0, such as k0, k1, v0."""
+    return [f"{letter}{i}" for letter, count in counts.items() for i in range(count)]
+
+
 def happens(chance: float, words: UInt32[Array, "..."]) -> Any:
     """Map random words to booleans that are true with a probability."""
     return words < jnp.uint32(min(round(chance * 2**32), 2**32 - 1)) if chance < 1 else words >= jnp.uint32(0)

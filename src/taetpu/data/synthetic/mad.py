@@ -17,7 +17,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.model_interface import Interface
 from taetpu.core.registry import register
 from taetpu.data.base import Batch
-from taetpu.data.synthetic.generated import BuiltinTask, Words, happens, uniform_below
+from taetpu.data.synthetic.generated import BuiltinTask, Words, happens, numbered, uniform_below
 
 
 class MadTask(BuiltinTask):
@@ -51,9 +51,7 @@ class MadRecall(MadTask):
     @property
     def names(self) -> list[str]:
         """The vocabulary in the order of token numbers."""
-        keys, values = self.symbols // 2, self.symbols - self.symbols // 2
-        named = (("k", keys), ("v", values), ("n", self.noise_symbols))
-        return [f"{letter}{i}" for letter, count in named for i in range(count)]
+        return numbered(k=self.symbols // 2, v=self.symbols - self.symbols // 2, n=self.noise_symbols)
 
     @property
     def num_words(self) -> int:
@@ -121,8 +119,7 @@ class MadFuzzyRecall(MadTask):
     @property
     def names(self) -> list[str]:
         """The vocabulary in the order of token numbers."""
-        keys, values = self.symbols // 2, self.symbols - self.symbols // 2
-        return [*(f"k{i}" for i in range(keys)), *(f"v{i}" for i in range(values)), "<pad>"]
+        return [*numbered(k=self.symbols // 2, v=self.symbols - self.symbols // 2), "<pad>"]
 
     @property
     def num_pairs(self) -> int:
@@ -197,7 +194,7 @@ class MadSelectiveCopy(MadTask):
     @property
     def names(self) -> list[str]:
         """The vocabulary in the order of token numbers."""
-        return [*(f"s{i}" for i in range(self.symbols)), ".", "copy"]
+        return [*numbered(s=self.symbols), ".", "copy"]
 
     @property
     def num_words(self) -> int:
@@ -249,8 +246,7 @@ class MadMemorization(MadTask):
     @property
     def names(self) -> list[str]:
         """The vocabulary in the order of token numbers."""
-        keys = self.symbols // 2
-        return [*(f"k{i}" for i in range(keys)), *(f"v{i}" for i in range(self.symbols - keys)), "?"]
+        return [*numbered(k=self.symbols // 2, v=self.symbols - self.symbols // 2), "?"]
 
     @property
     def num_words(self) -> int:
@@ -296,7 +292,7 @@ class MadCompression(MadTask):
     @property
     def names(self) -> list[str]:
         """The vocabulary in the order of token numbers."""
-        return [*(f"s{i}" for i in range(self.symbols)), "<c>"]
+        return [*numbered(s=self.symbols), "<c>"]
 
     @property
     def interface(self) -> Interface:

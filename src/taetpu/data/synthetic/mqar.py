@@ -29,7 +29,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.registry import register
 from taetpu.data.base import Batch
 from taetpu.data.synthetic.answers import MAX_SYMBOLS
-from taetpu.data.synthetic.generated import BuiltinTask, Words, uniform_below
+from taetpu.data.synthetic.generated import BuiltinTask, Words, numbered, uniform_below
 
 
 class Recall(BuiltinTask):
@@ -72,7 +72,7 @@ class Recall(BuiltinTask):
     @property
     def names(self) -> list[str]:
         """The vocabulary in the order of token numbers."""
-        return [".", *(f"k{i}" for i in range(self.num_keys)), *(f"v{i}" for i in range(self.num_values))]
+        return [".", *numbered(k=self.num_keys, v=self.num_values)]
 
     def query_places(self, words: Words) -> Int[Array, " pairs"]:
         """Return the places of the queries, given `num_gaps` random words."""
@@ -231,8 +231,7 @@ class CompositionalMQAR(Recall):
     @property
     def names(self) -> list[str]:
         """The vocabulary in the order of token numbers."""
-        keys = [f"{letter}{i}" for letter in "ab" for i in range(self.num_keys)]
-        return [".", *keys, *(f"v{i}" for i in range(self.num_values))]
+        return [".", *numbered(a=self.num_keys, b=self.num_keys, v=self.num_values)]
 
     @property
     def num_words(self) -> int:

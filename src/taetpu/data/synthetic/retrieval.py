@@ -12,7 +12,7 @@ from taetpu.core.model_interface import Interface
 from taetpu.core.registry import register
 from taetpu.data.base import Batch
 from taetpu.data.synthetic.answers import SyntheticTask
-from taetpu.data.synthetic.generated import BuiltinTask, Words, happens, score_parts, uniform_below
+from taetpu.data.synthetic.generated import BuiltinTask, Words, happens, numbered, score_parts, uniform_below
 
 
 @register("task", "needle")
@@ -45,8 +45,7 @@ class Needle(SyntheticTask):
     @property
     def symbol_names(self) -> list[str]:
         """The symbols, keys and values."""
-        named = (("k", self.keys), ("v", self.values))
-        return [*super().symbol_names, *(f"{letter}{i}" for letter, count in named for i in range(count))]
+        return [*super().symbol_names, *numbered(k=self.keys, v=self.values)]
 
     @property
     def num_words(self) -> int:
@@ -114,7 +113,7 @@ class VariableBinding(BuiltinTask):
     @property
     def names(self) -> list[str]:
         """The vocabulary in the order of token numbers."""
-        return [*"0123456789", *(f"x{i}" for i in range(self.variables)), "=", ";", "?", "<pad>"]
+        return [*"0123456789", *numbered(x=self.variables), "=", ";", "?", "<pad>"]
 
     @property
     def statements(self) -> int:
@@ -189,7 +188,7 @@ class Lego(BuiltinTask):
     @property
     def names(self) -> list[str]:
         """The vocabulary in the order of token numbers."""
-        return [*(f"x{i}" for i in range(self.variables)), "+", "-", "=", ";", "1", "<sep>", "<pad>"]
+        return [*numbered(x=self.variables), "+", "-", "=", ";", "1", "<sep>", "<pad>"]
 
     @property
     def interface(self) -> Interface:
