@@ -33,19 +33,12 @@ class Pattern:
 
 
 @dataclass(frozen=True)
-class JsonLines:
-    """A file with a JSON object in each line."""
+class MetricFile:
+    """A file with a JSON object in each line (`jsonl`), or a CSV file whose first row has the names of the columns."""
 
     file: str
     step: str
-
-
-@dataclass(frozen=True)
-class CsvFile:
-    """A CSV file whose first row contains the names of the columns."""
-
-    file: str
-    step: str
+    kind: str
 
 
 @dataclass(frozen=True)
@@ -64,7 +57,7 @@ class ResultFolder:
     kind: str
 
 
-Source = Pattern | JsonLines | CsvFile | LastLine | ResultFolder
+Source = Pattern | MetricFile | LastLine | ResultFolder
 
 
 def parse_sources(metrics: Mapping[str, Any]) -> tuple[Source, ...]:
@@ -115,7 +108,7 @@ def _parse_source(key: str, value: str, step: str, path: tuple[str | int, ...]) 
         raise UserError(f"{value!r} is not in the run's folder", path=path, remedy=remedy)
     if key in FOLDERS:
         return ResultFolder(place, key)
-    return JsonLines(place, step) if key == "jsonl" else CsvFile(place, step)
+    return MetricFile(place, step, key)
 
 
 def _compile(text: str, path: tuple[str | int, ...]) -> re.Pattern[str]:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic_core import from_json
 
@@ -24,7 +24,7 @@ from taetpu.programs.folders.tree import walk
 from taetpu.programs.folders.unfinished import UnfinishedRuns
 from taetpu.programs.folders.values import Points, parse_metric, parse_reported
 from taetpu.programs.growing_file import GrowingFile, LineSplitter
-from taetpu.programs.metric_sources import CsvFile, JsonLines, LastLine, Pattern, ResultFolder, Source
+from taetpu.programs.metric_sources import LastLine, MetricFile, Pattern, ResultFolder, Source
 from taetpu.programs.output import Stream, remove_formats
 from taetpu.programs.records import Record
 from taetpu.store.metrics import Series
@@ -44,6 +44,10 @@ class Reports:
 
     Args:
         required: The metrics that must be numbers, so that text is an error from the first on.
+
+    Attributes:
+        changes: A number that grows with each report.
+        step: The last reported step.
     """
 
     def __init__(self, required: Collection[str]):
@@ -55,9 +59,9 @@ class Reports:
         self._replaced: dict[str, Series] = {}
 
     @property
-    def last(self) -> Mapping[str, float]:
-        """The last reported value of each metric."""
-        return self._points.last
+    def last(self) -> dict[str, float]:
+        """The last reported value of each metric, which may be NaN or infinite."""
+        return dict(self._points.last)
 
     @property
     def curves(self) -> dict[str, Series]:
@@ -69,7 +73,7 @@ class Reports:
         if step is not None:
             self.step = step
             self._numbered.pop(name, None)
-        elif name in self._numbered or name not in self.last:
+        elif name in self._numbered or name not in self._points.last:
             step = self._numbered[name] = self._numbered.get(name, 0) + 1
         self._points.add(name, value, step)
         self._count(name)
@@ -87,17 +91,17 @@ class Reports:
 
     def _count(self, name: str) -> None:
         self.changes += 1
-        if len(self.last) > MAX_METRICS:
+        if len(self._points.last) > MAX_METRICS:
             problem = f"more than {MAX_METRICS:,} metrics, such as {shorten_value(name)}"
             raise UserError(problem, remedy="Report the metrics of all steps under the same names.")
 
     def is_number(self, name: str) -> bool:
         """Return whether text in place of a metric is an error, rather than a column of text."""
-        return name in self.required or name in self.last
+        return name in self.required or name in self._points.last
 
 
-class _Reader(Protocol):
-    """Reads a source."""
+class _Reader:
+    """Reads a source; by default, not at all."""
 
     def read(self) -> None:
         """Read what is new."""
@@ -109,7 +113,7 @@ class _Reader(Protocol):
         """Close files."""
 
 
-class MetricReader:
+class MetricReader(Reports):
     """A listener of a process that collects its metrics. All its methods are called by the thread that waits for it.
 
     Args:
@@ -119,38 +123,18 @@ class MetricReader:
     """
 
     def __init__(self, sources: Collection[Source], folder: Path, required: Collection[str] = ()):
-        self._reports = Reports(required)
+        super().__init__(required)
         self._streams: dict[Stream, _StreamReader] = {}
         self._readers: list[_Reader] = []
         for source in sources:
             if isinstance(source, Pattern | LastLine):
                 if source.stream not in self._streams:
-                    self._streams[source.stream] = _StreamReader(source.stream, self._reports)
+                    self._streams[source.stream] = _StreamReader(source.stream, self)
                 self._streams[source.stream].sources.append(source)
             elif isinstance(source, ResultFolder):
-                self._readers.append(_FolderReader(folder / source.folder, source.kind, self._reports))
+                self._readers.append(_FolderReader(folder / source.folder, source.kind, self))
             else:
-                self._readers.append(_FileReader(folder / source.file, source, self._reports))
-
-    @property
-    def last(self) -> dict[str, float]:
-        """The last reported value of each metric, which may be NaN or infinite."""
-        return dict(self._reports.last)
-
-    @property
-    def curves(self) -> dict[str, Series]:
-        """The steps and values of each metric."""
-        return self._reports.curves
-
-    @property
-    def changes(self) -> int:
-        """A number that grows with each report."""
-        return self._reports.changes
-
-    @property
-    def step(self) -> int | None:
-        """The last reported step."""
-        return self._reports.step
+                self._readers.append(_FileReader(folder / source.file, source, self))
 
     def write(self, stream: Stream, data: bytes) -> None:
         """Read output of the program.
@@ -191,8 +175,8 @@ class MetricReader:
         finally:
             for reader in readers:
                 reader.close()
-        reported = self._reports.last
-        for name in self._reports.required:
+        reported = self.last
+        for name in self.required:
             if complete and name not in reported:
                 problem = f"the program ended without a value of {name!r}"
                 known = suggest(name, reported) if reported else "It reported no metrics: check where they are read."
@@ -202,8 +186,8 @@ class MetricReader:
 # --- output -----------------------------------------------------------------------------------------------------------
 
 
-class _StreamReader:
-    """Reads the lines of a stream."""
+class _StreamReader(_Reader):
+    """Reads the lines of a stream, whose data are passed to `write`."""
 
     def __init__(self, stream: Stream, reports: Reports):
         self.sources: list[Pattern | LastLine] = []
@@ -215,9 +199,6 @@ class _StreamReader:
         """Read the lines that end in a part of the output."""
         self._search(self._lines.split(data))
 
-    def read(self) -> None:
-        """Do nothing: output is passed to `write`."""
-
     def finish(self) -> None:
         """Read a last line without an end, and the JSON in the last line."""
         self._search(self._lines.finish())
@@ -228,9 +209,6 @@ class _StreamReader:
                     remedy = "Print a JSON object in the last line."
                     raise UserError("the program has printed nothing", file=source.stream, remedy=remedy)
                 _add_object(self._reports, text.encode(), source.step, source.stream, number)
-
-    def close(self) -> None:
-        """Do nothing: the process closes its output."""
 
     def _search(self, lines: Iterator[tuple[int, str]]) -> None:
         patterns = [source.regex.search for source in self.sources if isinstance(source, Pattern)]
@@ -255,10 +233,10 @@ class _StreamReader:
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-class _FileReader:
+class _FileReader(_Reader):
     """Reads the lines of a JSONL or CSV file."""
 
-    def __init__(self, file: Path, source: JsonLines | CsvFile, reports: Reports):
+    def __init__(self, file: Path, source: MetricFile, reports: Reports):
         self._file, self._source, self._reports = file, source, reports
         self._growing = GrowingFile(file)
         self._lines = LineSplitter()
@@ -289,7 +267,7 @@ class _FileReader:
         for number, text in lines:
             if not text.strip():
                 continue
-            if isinstance(self._source, JsonLines):
+            if self._source.kind == "jsonl":
                 self._names |= _add_object(self._reports, text.encode(), self._source.step, self._file, number)
             else:
                 self._add_row(text, number)
@@ -349,7 +327,7 @@ def _add_object(reports: Reports, data: bytes, step_name: str, file: Path | str,
 # --- folders ----------------------------------------------------------------------------------------------------------
 
 
-class _FolderReader:
+class _FolderReader(_Reader):
     """Reads the folder of a tracker again when its files have changed."""
 
     def __init__(self, folder: Path, kind: str, reports: Reports):
@@ -375,9 +353,6 @@ class _FolderReader:
     def finish(self) -> None:
         """Read the folder."""
         self._read_runs()
-
-    def close(self) -> None:
-        """Do nothing: no file stays open."""
 
     def _list_state(self) -> tuple[Any, ...]:
         tree = walk(self._folder)

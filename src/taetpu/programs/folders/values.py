@@ -11,6 +11,7 @@ import numpy as np
 from taetpu.core.errors import UserError
 from taetpu.core.json_files import read_bytes
 from taetpu.store.documents import from_yaml
+from taetpu.store.flat_config import flatten
 from taetpu.store.metrics import Series
 
 MAX_SETTINGS = 10_000
@@ -140,15 +141,8 @@ def flatten_settings(settings: Mapping[str, Any], file: Path) -> dict[str, Any]:
             return [visit(item, depth + 1) for item in value]
         return value if isinstance(value, str | int | float | bool | None) else str(value)
 
-    return dict(_leaves(visit(settings, 0)))
-
-
-def _leaves(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in settings.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", json.dumps(value) if isinstance(value, list) else value
+    leaves = flatten(visit(settings, 0))
+    return {name: json.dumps(value) if isinstance(value, list) else value for name, value in leaves}
 
 
 def read_yaml(file: Path, remedy: str) -> dict[str, Any]:

@@ -21,6 +21,8 @@ from taetpu.programs.folders.values import Points, parse_reported
 LARGEST_FILE = 2**30
 """The size up to which a log is read, in bytes."""
 
+INVALID = (ValueError, TypeError, AttributeError, OverflowError, RecursionError)
+"""Errors of reading an invalid message or its JSON, beside `DecodeError` of protobuf, which is installed with wandb."""
 _START = b":W&B\xe1\xbe\x00"
 _BLOCK, _HEADER = 2**15, 7
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
@@ -63,16 +65,8 @@ def read_log(file: Path, run: RunLog) -> None:
     for message in _split_records(data, file):
         try:
             _add_record(Record.FromString(message), run)
-        except (
-            ValueError,
-            TypeError,
-            AttributeError,
-            OverflowError,
-            RecursionError,
-        ) as error:  # a message or its JSON is invalid
-            raise UserError(f"not a record of W&B: {error}", file=file, remedy=RESTORE) from None
         except Exception as error:
-            if type(error).__name__ != "DecodeError":  # of protobuf, which is installed with wandb
+            if not isinstance(error, INVALID) and type(error).__name__ != "DecodeError":
                 raise
             raise UserError(f"not a record of W&B: {error}", file=file, remedy=RESTORE) from None
 
