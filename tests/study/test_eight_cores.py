@@ -1,4 +1,4 @@
-"""Packs side by side on eight simulated devices, in processes or threads: the bits of the same packs in turn."""
+"""Packs side by side on simulated devices, in processes or threads, also several on one: the bits of packs in turn."""
 
 import os
 import subprocess
@@ -9,6 +9,7 @@ import pytest
 from tests.study.killed_side_by_side import STUDY, stored
 
 from taetpu.store.addresses import find_study
+from taetpu.store.study import StudyFolder
 from taetpu.study.pack_store import stored_plans
 
 DRIVER = """
@@ -16,34 +17,65 @@ import sys
 from taetpu.core.jax_setup import prepare_jax
 prepare_jax()
 import jax
-from taetpu.study import executor, side_by_side
+from collections import Counter
+from taetpu.study import device_threads, executor, side_by_side
 from taetpu.train import beside
 import taetpu
-assert jax.device_count() == 8
+way, devices, shared = sys.argv[1].split("-")
+assert jax.device_count() == int(devices)
 beside.LEAST_SECONDS = 0
-if sys.argv[1] == "threads":
+if way == "threads":
     executor.in_threads = side_by_side.in_threads = lambda: True
-if sys.argv[1] == "turn":
+if way == "turn":
     executor.fits_beside = lambda queue: False
+beside.packs_per_device = device_threads.packs_per_device = lambda: int(shared)
+busy, start = set(), device_threads.DeviceThreads.start
+def recorded(threads, pack):
+    try:
+        return start(threads, pack)
+    finally:
+        busy.add(max([0, *Counter(device for each in threads.busy for device in each.devices).values()]))
+device_threads.DeviceThreads.start = recorded
 taetpu.run("study.yaml", root=sys.argv[1])
+assert not busy or max(busy) == int(shared), busy
 """
 
 
-def train(folder: Path, root: str) -> None:
-    """Train the study in a process with eight devices, all on the cores of this machine."""
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+def train(folder: Path, way: str, devices: int, shared: int = 1) -> StudyFolder:
+    """Train the study in a process with as many devices, all on the cores of this machine, and return its folder.
+
+    Args:
+        folder: the folder of the study file.
+        way: how packs train: "processes", "threads" or "turn".
+        devices: the number of devices.
+        shared: the number of packs that may share a device.
+    """
+    environment = os.environ | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+    root = f"{way}-{devices}-{shared}"
     subprocess.run([sys.executable, "-c", DRIVER, root], cwd=folder, env=environment, check=True, capture_output=True)
+    return find_study(folder / root)
+
+
+@pytest.fixture
+def study(tmp_path):
+    """The folder of a study file."""
+    (tmp_path / "study.yaml").write_text(STUDY.replace("STEPS", "12").replace("seeds: 2", "seeds: 5"))
+    return tmp_path
 
 
 @pytest.mark.slow
-def test_each_pack_has_the_bits_of_the_same_pack_alone(tmp_path):
-    (tmp_path / "study.yaml").write_text(STUDY.replace("STEPS", "12").replace("seeds: 2", "seeds: 5"))
-    roots = ("beside", "threads", "turn")
-    for root in roots:
-        train(tmp_path, root)
-    beside, threads, turn = (find_study(tmp_path / root) for root in roots)
+def test_each_pack_has_the_bits_of_the_same_pack_alone(study):
+    beside, threads, turn = (train(study, way, 8) for way in ("processes", "threads", "turn"))
     plans = stored_plans(beside)
     assert [plan.data for plan in plans] == [plan.data for plan in stored_plans(turn)]
     assert len(plans) > 1
     assert max(plan.layout.devices for plan in plans) < 8
     assert stored(beside) == stored(threads) == stored(turn)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("devices", "shared"), [(1, 3), (2, 2)])
+def test_packs_that_share_a_device_have_the_bits_of_packs_in_turn(study, devices, shared):
+    threads, turn = (train(study, way, devices, shared) for way in ("threads", "turn"))
+    assert {plan.layout.devices for plan in stored_plans(threads)} == {1}
+    assert stored(threads) == stored(turn)

@@ -1,6 +1,7 @@
 """Packs that train side by side, in processes of their own: the bits of one after another, none harmed by another."""
 
 import os
+import re
 import time
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from taetpu.study.side_by_side import fits_beside
 from taetpu.study.workers import Workers
 from taetpu.train import beside
 from taetpu.train import layout as layout_module
-from taetpu.train.beside import core_seconds, finish_time, layouts_beside
+from taetpu.train.beside import core_seconds, finish_time, layouts_beside, packs_at_once
 from taetpu.train.callbacks import Callback
 from taetpu.train.layout import AUTO, RunGroup, Workload
 from taetpu.train.memory import data_bytes, state_bytes, step_bytes
@@ -344,12 +345,25 @@ def test_short_studies_train_one_pack_after_another(works, monkeypatch):
         assert {layouts_beside(all_works, AUTO)(work)[0].devices for work in all_works} == {devices}
 
 
+def test_packs_share_accelerators_only_if_asked_for(works, monkeypatch):
+    monkeypatch.setenv(beside.PACKS_PER_GPU, "3")
+    assert packs_at_once([1] * 9) == jax.device_count()  # the cores of a CPU are not shared
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert packs_at_once([1] * 9) == 3 * jax.device_count()
+    choose = layouts_beside(works([4, 4]), AUTO)
+    assert {choose(work)[0].devices for work in works([4, 4])} == {1}
+    for wrong in ("0", "two", "-1"):
+        monkeypatch.setenv(beside.PACKS_PER_GPU, wrong)
+        with pytest.raises(UserError, match=re.escape(repr(wrong))):
+            packs_at_once([1, 1])
+
+
 def test_memory_is_divided_among_packs_that_train_at_once(works, monkeypatch):
     (work,) = works([12])
     free = state_bytes(work.config, work.source)
     step = step_bytes(work.config, work.source) + data_bytes(work.source, work.execution)
     monkeypatch.setattr(layout_module, "memory_bytes", lambda: 2 * (step + 6 * free))
-    assert work.widest(1, at_once=2) == 6
+    assert work.widest(1, sharing=2) == 6
     assert work.widest(1) > 12
 
 

@@ -333,10 +333,14 @@ def _computed(packs: list[dict[str, Any]]) -> Iterator[str]:
 
 def _layout_notes(packs: list[dict[str, Any]], at_once: int) -> Iterator[str]:
     """Yield how the layouts of packs were chosen, how many train at once, and why packs are wider than their runs."""
+    from taetpu.train.beside import packs_per_device
+
     if any(pack["chosen"] == RULE for pack in packs):
         yield "Width and devices follow a rule of thumb; --pack N sets the maximum width."
     if at_once > 1:
-        yield f"{at_once} packs train side by side, each on separate devices."
+        shared = packs_per_device()
+        where = "each on separate devices" if shared == 1 else f"up to {shared} on each device"
+        yield f"{at_once} packs train side by side, {where}."
     if filled := sorted({(pack["width"] - pack["padding"], pack["width"]) for pack in packs if pack["padding"] > 0}):
         widths = ", ".join(f"{plural(runs, 'run')} in width {width}" for runs, width in filled)
         yield f"The width is a multiple of the number of devices, so copies of a run fill packs: {widths}."

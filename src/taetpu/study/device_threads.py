@@ -1,4 +1,4 @@
-"""Threads that train packs side by side, each on separate accelerators.
+"""Threads that train packs side by side, each on separate accelerators, or several on one (`packs_per_device`).
 
 An accelerator computes while its thread waits, so that one interpreter suffices for several. Unlike processes, threads
 share the accelerators that this process has opened.
@@ -7,6 +7,7 @@ share the accelerators that this process has opened.
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from taetpu.store.study import StudyFolder
 from taetpu.study.pack_training import StudyTrainer, stored_sample
 from taetpu.study.pack_worker import Ended, Event, forwarding, train_claimed
 from taetpu.study.workers import POLL_SECONDS, Place
+from taetpu.train.beside import packs_per_device
 from taetpu.train.device_capabilities import Device
 from taetpu.train.pack_plan import Pack
 from taetpu.train.program_cache import ProgramCache
@@ -56,13 +58,15 @@ class DeviceThreads:
 
     def start(self, pack: Pack) -> bool:
         """Start a pack if enough devices are free. Devices that trained the last pack train the next, if they can."""
-        needed = pack.plan.layout.devices
-        taken = {device for each in self.busy for device in each.devices}
-        free = tuple(device for device in jax.devices() if device not in taken)
+        needed, most = pack.plan.layout.devices, packs_per_device()
+        load = Counter(device for each in self.busy for device in each.devices)
+        free = sorted((device for device in jax.devices() if load[device] < most), key=load.__getitem__)
         if len(free) < needed:
             return False
         idle = [each for each in self.all if each.pack is None]
-        place = next((each for each in idle if len(each.devices) == needed), None) or self.open(free[:needed], idle)
+        place = next((each for each in idle if len(each.devices) == needed), None) or self.open(
+            tuple(free[:needed]), idle
+        )
         self.idle_seconds += place.idle_seconds
         place.pack = pack
         place.thread = threading.Thread(target=self._train, args=(place, pack, time.monotonic()), daemon=True)

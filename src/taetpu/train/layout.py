@@ -120,19 +120,19 @@ class Workload:
         step = step_bytes(self.config, self.source, self.execution, self.precision)
         return state_bytes(self.config, self.source), step, data_bytes(self.source, self.execution)
 
-    def widest(self, devices: int, at_once: int = 1) -> int:
+    def widest(self, devices: int, sharing: int = 1) -> int:
         """Return the maximum number of runs that fit into memory in a pack on `devices` devices.
 
         The cores of a CPU share one memory, and each core computes one run at a time.
 
         Args:
             devices: the number of devices of a pack.
-            at_once: the number of packs that train at once and share the memory of a CPU.
+            sharing: the number of packs that train at once and share the memory of the CPU or of an accelerator.
         """
-        state, step, data = self._bytes
+        (state, step, data), memory = self._bytes, memory_bytes() // sharing
         if jax.default_backend() == "cpu":
-            return max(1, (memory_bytes() // at_once - devices * (step + data)) // state)
-        return max(1, (memory_bytes() - data) // (state + step)) * devices
+            return max(1, (memory - devices * (step + data)) // state)
+        return max(1, (memory - data) // (state + step)) * devices
 
 
 def structure_key(structure: ResolvedConfig) -> str:
