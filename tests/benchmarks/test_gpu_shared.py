@@ -1,6 +1,7 @@
 """`benchmarks.gpu_shared` at tiny sizes on a CPU, where packs never share a device."""
 
 import pytest
+
 from benchmarks import gpu_shared
 
 
