@@ -145,8 +145,7 @@ def _check_call(component: Component, part: Part | None, at: Setup) -> None:
         try:
             module = build_part(bound, part, at, key)
         except UserError as error:
-            file, line = _place(component, getattr(type(component), part.builder))
-            raise error.within(file=file, line=line) from None
+            raise error.within(**_place(component, getattr(type(component), part.builder))) from None
         if module is not None:
             for noise in (key, None) if part.context else (None,):
                 ctx = Context(tokens, jnp.arange(at.seq), layer, noise, **_handed_on(component, at, key))
@@ -176,12 +175,8 @@ def _check_result(component: Component, part: Part, module: Any, at: Setup, ctx:
         mode = (" in training" if ctx.key is not None else " in evaluation") if part.context else ""
         problem = f"{component.slot} {component.kind!r}{method} returns {describe_value(returned)}{mode}"
         place = _place(component, getattr(type(module), part.method, None))
-        raise UserError(
-            f"{problem}, expected {describe_value(expected)}",
-            remedy=_remedy(returned, expected),
-            file=place[0],
-            line=place[1],
-        )
+        remedy = _remedy(returned, expected)
+        raise UserError(f"{problem}, expected {describe_value(expected)}", remedy=remedy, **place)
 
 
 def _remedy(returned: Any, expected: Any) -> str:
@@ -198,17 +193,17 @@ def _check_draws(component: Any, at: Setup, key: Any) -> None:
         if not matches(drawn, expected):
             problem = f"init {component.kind!r}.draw returns {describe_value(drawn)} for role {role!r}"
             place = _place(component, type(component).draw)
-            raise UserError(f"{problem}, expected {describe_value(expected)}", file=place[0], line=place[1])
+            raise UserError(f"{problem}, expected {describe_value(expected)}", **place)
 
 
-def _place(component: Component, target: Any) -> tuple[str | None, int | None]:
-    """Return the file and line of a method or class in a plug-in; (None, None) for built-in components."""
+def _place(component: Component, target: Any) -> dict[str, Any]:
+    """Return the `file` and `line` of a method or class in a plug-in; empty for built-in components."""
     try:
         target = inspect.unwrap(target)
-        file, line = inspect.getsourcefile(target), inspect.getsourcelines(target)[1]
+        place = {"file": inspect.getsourcefile(target), "line": inspect.getsourcelines(target)[1]}
     except (OSError, TypeError):
-        return None, None
-    return (file, line) if component.plugin else (None, None)
+        return {}
+    return place if component.plugin else {}
 
 
 def check_visible_targets(config: ResolvedConfig, source: Source) -> None:

@@ -85,21 +85,20 @@ class Comparable:
     def differences(self, other: "Comparable") -> list[Difference]:
         """Return the settings that differ from those of another model with as many layers: each once."""
         differences: dict[str, Difference] = {}
-        for i, (ours, theirs) in enumerate(zip(self.layers, other.layers, strict=True)):
-            for path in _differing(ours, theirs):
-                if path not in differences:
-                    value = _as_written(self.written[i], self.layers[i], path)
-                    value_there = _as_written(other.written[i], other.layers[i], path)
-                    differences[path] = Difference(path, i, value, value_there, f" in layer {i}" * bool(i))
-        for ours, theirs, place in (
-            (self.around, other.around, ""),
-            (self.outside, other.outside, " outside the layers"),
+        for (written, ours, layer, place), (written_there, theirs, *_) in zip(
+            self._parts(), other._parts(), strict=True
         ):
             for path in _differing(ours, theirs):
-                value = _as_written(self.written_around, ours, path)
-                value_there = _as_written(other.written_around, theirs, path)
-                differences.setdefault(path, Difference(path, 0, value, value_there, place))
+                value, value_there = _as_written(written, ours, path), _as_written(written_there, theirs, path)
+                differences.setdefault(path, Difference(path, layer, value, value_there, place))
         return list(differences.values())
+
+    def _parts(self) -> Iterator[tuple[Settings, Settings, int, str]]:
+        """Yield the settings of layers and those outside: as they are written, in full, the layer, and the place."""
+        for i, (written, settings) in enumerate(zip(self.written, self.layers, strict=True)):
+            yield written, settings, i, f" in layer {i}" * bool(i)
+        yield self.written_around, self.around, 0, ""
+        yield self.written_around, self.outside, 0, " outside the layers"
 
     def exported(self, **more: Any) -> Exported:
         """Return the settings for `Family.write`. `more` are further settings of the model."""

@@ -148,13 +148,8 @@ def start_process(
     Raises:
         UserError: If the command cannot be run.
     """
-    environment = {
-        "PYTHONUNBUFFERED": "1",
-        **os.environ,
-        **{k: v for k, v in (variables or {}).items() if v is not None},
-    }
-    for name in (name for name, value in (variables or {}).items() if value is None):
-        environment.pop(name, None)
+    wanted = {"PYTHONUNBUFFERED": "1", **os.environ, **(variables or {})}
+    environment = {name: value for name, value in wanted.items() if value is not None}
     check_command(command, cwd, environment)
     _check_cpus(cpus or ())
     limits = limits or Limits()

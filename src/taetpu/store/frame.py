@@ -34,10 +34,10 @@ def metrics_table(runs: Iterable[RunFolder]) -> "pd.DataFrame":
     """Return the metrics of runs in the form of `read_metrics`."""
     import pandas as pd
 
-    parts = []
-    for run in runs:
-        for metric, series in run.metrics().items():
-            columns = {"arm": run.arm, "seed": run.seed, "metric": metric, "step": series.step, "value": series.value}
-            parts.append(pd.DataFrame(columns))
+    parts = [
+        pd.DataFrame({"arm": run.arm, "seed": run.seed, "metric": metric, "step": series.step, "value": series.value})
+        for run in runs
+        for metric, series in run.metrics().items()
+    ]
     table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(COLUMNS))
     return table.loc[:, list(COLUMNS)]

@@ -196,15 +196,9 @@ class GcsStore:
         with translate_errors("write", place):
             manager = import_google("google.cloud.storage.transfer_manager")
             manager.upload_many_from_filenames(
-                self.bucket,
-                names,
-                source_directory=str(folder),
-                blob_name_prefix=f"{place.name}/",
-                upload_kwargs={"retry": self.retry},
-                raise_exception=True,
-                worker_type=manager.THREAD,
-                max_workers=THREADS,
-            )
+                self.bucket, names, source_directory=str(folder), upload_kwargs={"retry": self.retry},
+                **_transfer_options(manager, place),
+            )  # fmt: skip
             stored = {str(blob.name): blob for blob in self._blobs(f"{place.name}/")}
             about = {name: _fingerprint(stored[f"{place.name}/{name}"]) for name in names}
             manifest = self.bucket.blob(f"{place.name}/{FILES}")
@@ -229,15 +223,9 @@ class GcsStore:
             with atomic_files.explain_os_error("write", path, needed=sum(blob.size or 0 for blob in listed.values())):
                 try:
                     manager.download_many_to_path(
-                        self.bucket,
-                        list(listed),
-                        destination_directory=str(unfinished),
-                        blob_name_prefix=f"{place.name}/",
-                        download_kwargs={"retry": self.retry},
-                        raise_exception=True,
-                        worker_type=manager.THREAD,
-                        max_workers=THREADS,
-                    )
+                        self.bucket, list(listed), destination_directory=str(unfinished),
+                        download_kwargs={"retry": self.retry}, **_transfer_options(manager, place),
+                    )  # fmt: skip
                 except (errors.DataCorruption, import_google("google.api_core.exceptions").NotFound):
                     raise _damaged(place) from None
                 atomic_files.remove(path)
@@ -358,6 +346,12 @@ class GcsStore:
 
     def _not_stored(self, key: str) -> NotStored:
         return NotStored("nothing is stored here", file=str(self._address(key)))
+
+
+def _transfer_options(manager: Any, place: Address) -> dict[str, Any]:
+    """Return the options of uploads and downloads of a folder by Google's transfer manager."""
+    threads = {"worker_type": manager.THREAD, "max_workers": THREADS}
+    return {"blob_name_prefix": f"{place.name}/", "raise_exception": True, **threads}
 
 
 def _damaged(place: Address) -> Damaged:

@@ -140,8 +140,7 @@ class StudyFolder:
 
     def read_search(self) -> list[SearchStep]:
         """Return the decisions of a search, in order; none if the study was not searched."""
-        keys = sorted(self.store.list(f"{self.name}/search"))
-        return [step for key in keys if (step := self._read(key.removeprefix(f"{self.name}/"))) is not None]
+        return list(self._read_all("search").values())
 
     # Runs and packs.
 
@@ -245,9 +244,7 @@ class StudyFolder:
 
         The file `times.json`, in which earlier versions stored the wall times of all packs, is read too.
         """
-        earlier = (self._read("times.json") or {}).get("packs", {})
-        names = [key.removeprefix(f"{self.name}/") for key in self.store.list(f"{self.name}/times")]
-        return earlier | {name[6:-5]: times for name in names if (times := self._read(name)) is not None}
+        return (self._read("times.json") or {}).get("packs", {}) | self._read_all("times")
 
     def write_costs(self, key: str, data: StoredCosts) -> None:
         """Store the costs that a machine or a compiler gave, replacing earlier ones with this key only."""
@@ -255,9 +252,7 @@ class StudyFolder:
 
     def read_costs(self) -> dict[str, StoredCosts]:
         """Return the costs of each machine and compiler, by key."""
-        keys = self.store.list(f"{self.name}/costs")
-        names = [key.removeprefix(f"{self.name}/") for key in sorted(keys)]
-        return {name[6:-5]: costs for name in names if (costs := self._read(name)) is not None}
+        return self._read_all("costs")
 
     def write_report(self, name: str, data: bytes) -> str:
         """Store one file of the report, replacing an earlier file of this name, and return its path or address."""
@@ -275,3 +270,9 @@ class StudyFolder:
         except NotStored:
             return None
         return unseal(data, self.store.where(key))
+
+    def _read_all(self, folder: str) -> dict[str, Any]:
+        """Return the documents in a folder by name, in lexical order."""
+        names = [key.removeprefix(f"{self.name}/") for key in sorted(self.store.list(f"{self.name}/{folder}"))]
+        read = ((name[len(folder) + 1 : -len(".json")], self._read(name)) for name in names)
+        return {name: document for name, document in read if document is not None}

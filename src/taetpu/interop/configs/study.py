@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -106,9 +107,7 @@ def _studies(system: System, config: ConfigFile, file: Path) -> Iterator[Transla
         raise UserError(f"{empty} is an empty list", file=file, line=config.lines.get(empty), remedy="List a value.")
     seeds = lists.pop(SEEDS, DEFAULT_SEEDS)
     first = {**system.defaults, **config.given, **{name: value[0] for name, value in lists.items()}, SEEDS: None}
-    number = 1
-    for value in lists.values():
-        number *= len(value)
+    number = prod(map(len, lists.values()))
     if number > MAX_RUNS:
         problem = f"the lists have {number:,} combinations, and at most {MAX_RUNS} are translated"
         raise UserError(problem, file=file, remedy="Divide the config into several.")

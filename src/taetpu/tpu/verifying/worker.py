@@ -7,14 +7,8 @@ The process prints a line of JSON when a check starts (`{"check"}`) and another 
 import json
 import sys
 from dataclasses import asdict
-from typing import Any
 
 from taetpu.tpu.verifying.checks import CHECKS
-
-
-def _to_python(value: Any) -> Any:
-    """Convert a numpy scalar to a Python number."""
-    return value.item()
 
 
 def main() -> None:
@@ -27,7 +21,8 @@ def main() -> None:
     for name in sys.argv[1:]:
         print(json.dumps({"check": name}), file=answers, flush=True)
         finding = asdict(by_name[name].run())
-        print(json.dumps({"check": name, "finding": finding}, default=_to_python), file=answers, flush=True)
+        text = json.dumps({"check": name, "finding": finding}, default=lambda scalar: scalar.item())  # of numpy
+        print(text, file=answers, flush=True)
 
 
 if __name__ == "__main__":
