@@ -118,11 +118,6 @@ class LabelledTask(SourceTask):
         return tuple(name for name in EVALUATED if getattr(self, f"{name}_source") is None)
 
     @property
-    def needs_later(self) -> bool:
-        """See `Task.needs_later`."""
-        return getattr(self, "pooling", None) == "first"
-
-    @property
     def num_texts(self) -> int:
         """The number of texts in a sequence."""
         return 1

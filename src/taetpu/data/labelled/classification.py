@@ -38,6 +38,11 @@ class PooledTask(LabelledTask):
     """Position whose outputs are scored: `first`, `last` before the padding, or the `mean` of all outputs."""
 
     @property
+    def needs_later(self) -> bool:
+        """See `Task.needs_later`."""
+        return self.pooling == "first"
+
+    @property
     def num_texts(self) -> int:
         """See `LabelledTask.num_texts`."""
         return 1 if self.second_text is None else 2

@@ -47,6 +47,11 @@ class PairsTask(LabelledTask):
     """Divisor of the cosines in evaluation, and in training unless `train.objective.temperature` names another one."""
 
     @property
+    def needs_later(self) -> bool:
+        """See `Task.needs_later`."""
+        return self.pooling == "first"
+
+    @property
     def eval_group(self) -> int:
         """See `Task.eval_group`."""
         return self.candidates
