@@ -75,15 +75,13 @@ class Ragged:
 
 Read = Array | Ragged
 Reads = tuple[dict[str, Read], ...]
+"""The activations read by each of the nested captures, innermost first."""
+MAX_FRAMES = 40  # stack frames to compare between two sites with the same name
 
 
 def parts_of(read: Read) -> tuple[Array, ...]:
     """Return the arrays of a site, each of neighbouring layers with activations of one shape."""
     return read.parts if isinstance(read, Ragged) else (read,)
-
-
-"""The activations read by each of the nested captures, innermost first."""
-MAX_FRAMES = 40  # stack frames to compare between two sites with the same name
 
 
 def _joined(first: Read, second: Read) -> Read:
