@@ -1,5 +1,6 @@
 """Feed-forward networks that compute every token with all of their parameters."""
 
+from functools import partial
 from typing import Annotated, ClassVar
 
 import equinox as eqx
@@ -60,14 +61,16 @@ class MLPConfig(Component):
     bias: bool | None = None
     """Whether projections have biases; `none`: as `model.bias`."""
     activation: ClassVar[str]
+    multiple: ClassVar = 1
+    """The inner size of `mult` is rounded to a multiple of this."""
 
     def check(self, dims: Dims) -> None:
         """Raise `UserError` if this component cannot be built at the given sizes."""
-        inner_size(self.mult, self.hidden, dims.dim)
+        inner_size(self.mult, self.hidden, dims.dim, self.multiple)
 
-    def init(self, dims: Dims, *, key: Key) -> "MLP":
+    def init(self, dims: Dims, *, key: Key) -> "MLP | GLU":
         """Build the module at the given sizes."""
-        hidden = inner_size(self.mult, self.hidden, dims.dim)
+        hidden = inner_size(self.mult, self.hidden, dims.dim, self.multiple)
         return MLP(
             up=dims.weight(named(key, "up"), dims.dim, hidden, role="up"),
             up_bias=dims.zeros(hidden, self.bias),
@@ -77,30 +80,14 @@ class MLPConfig(Component):
         )
 
 
-def _gelu_tanh(x: Array) -> Array:
-    return jax.nn.gelu(x, approximate=True)
-
-
-def _gelu_erf(x: Array) -> Array:
-    return jax.nn.gelu(x, approximate=False)
-
-
-def _relu2(x: Array) -> Array:
-    return jax.nn.relu(x) ** 2
-
-
-def _identity(x: Array) -> Array:
-    return x
-
-
 ACTIVATIONS = {
     "relu": jax.nn.relu,
-    "relu2": _relu2,
+    "relu2": lambda x: jax.nn.relu(x) ** 2,
     "silu": jax.nn.silu,
-    "gelu-tanh": _gelu_tanh,
-    "gelu-erf": _gelu_erf,
+    "gelu-tanh": partial(jax.nn.gelu, approximate=True),
+    "gelu-erf": partial(jax.nn.gelu, approximate=False),
     "sigmoid": jax.nn.sigmoid,
-    "identity": _identity,
+    "identity": lambda x: x,
 }
 
 
@@ -176,7 +163,7 @@ class SiLU(MLPConfig):
     activation = "silu"
 
 
-class GLUConfig(Component):
+class GLUConfig(MLPConfig):
     """(act(x W_gate) * x W_up) W_down.
 
     The inner size is `mult` times dim, rounded to a multiple of 8. With the default of 8/3, the three matrices have as
@@ -187,25 +174,15 @@ class GLUConfig(Component):
     """Inner size as a multiple of dim."""
     hidden: Size | None = None
     """Inner size; `none`: mult * dim, rounded."""
-    bias: bool | None = None
-    """Whether projections have biases; `none`: as `model.bias`."""
-    activation: ClassVar[str]
-
-    def check(self, dims: Dims) -> None:
-        """Raise `UserError` if this component cannot be built at the given sizes."""
-        inner_size(self.mult, self.hidden, dims.dim, multiple=8)
+    multiple = 8
 
     def init(self, dims: Dims, *, key: Key) -> "GLU":
         """Build the module at the given sizes."""
-        hidden = inner_size(self.mult, self.hidden, dims.dim, multiple=8)
+        hidden = inner_size(self.mult, self.hidden, dims.dim, self.multiple)
         return GLU(
             gate=dims.weight(named(key, "gate"), dims.dim, hidden, role="gate"),
             gate_bias=dims.zeros(hidden, self.bias),
-            up=dims.weight(named(key, "up"), dims.dim, hidden, role="up"),
-            up_bias=dims.zeros(hidden, self.bias),
-            down=dims.weight(named(key, "down"), hidden, dims.dim, role="down"),
-            down_bias=dims.zeros(dims.dim, self.bias),
-            activation=self.activation,
+            **vars(super().init(dims, key=key)),
         )
 
 

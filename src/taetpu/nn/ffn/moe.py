@@ -161,11 +161,9 @@ class ClampedMoEConfig(MoEConfig):
         plain = self.build_experts(dims, key=named(key, "experts"))
         hidden = plain.gate.shape[-1]
         experts = ClampedExperts(
-            gate=plain.gate,
+            **vars(plain),
             gate_bias=jnp.zeros((self.experts, hidden)),
-            up=plain.up,
             up_bias=jnp.zeros((self.experts, hidden)),
-            down=plain.down,
             down_bias=jnp.zeros((self.experts, dims.dim)),
             limit=Fixed(self.limit),
             alpha=Fixed(self.alpha),
