@@ -175,11 +175,7 @@ class AttentionEntropy(Metric):
 
     def measure(self, seen: Seen) -> dict[str, Scalar]:
         """Return the metric's values by name."""
-
-        def entropy(pattern: Array) -> Array:
-            return attention_entropy(pattern).mean((1, 2, 3))
-
-        return seen.over_layers("mixer.pattern", entropy)
+        return seen.over_layers("mixer.pattern", lambda pattern: attention_entropy(pattern).mean((1, 2, 3)))
 
 
 @register("metric", "attention-logit-max")

@@ -301,14 +301,8 @@ class SequenceClassification(PooledObjective):
 
 
 @register("objective", "regression")
-class Regression(PooledObjective):
+class Regression(PooledObjective, SquaredError):
     """The squared difference of the output of a sequence and its number."""
-
-    real_targets = True
-
-    def position_losses(self, logits: Logits, targets: Targets, weights: Weights) -> dict[str, Weights]:
-        """See `Objective.position_losses`."""
-        return {"nll": (logits[..., 0] - targets) ** 2 * weights, "weight": weights}
 
 
 @register("objective", "token-classification")

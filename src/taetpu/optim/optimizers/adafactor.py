@@ -42,14 +42,10 @@ class Adafactor(OptimizerConfig):
 
     def update_rule(self, lr: Any, parameters: Parameters) -> optax.GradientTransformation:
         """Return the update rule at learning rate `lr`, with the settings of groups."""
-        described = parameters.described
-
-        def transform(lr: Any, decayed: Any) -> optax.GradientTransformation:
-            factored = scale_by_factored_rms(described, self.decay, self.eps, self.clip)
-            mean = () if self.momentum is None else (optax.ema(self.momentum, debias=False),)
-            return finish(optax.chain(factored, *mean), self.weight_decay, decayed, lr)
-
-        return with_groups(self, lr, parameters, transform)
+        factored = scale_by_factored_rms(parameters.described, self.decay, self.eps, self.clip)
+        mean = () if self.momentum is None else (optax.ema(self.momentum, debias=False),)
+        rule = optax.chain(factored, *mean)
+        return with_groups(self, lr, parameters, lambda lr, decayed: finish(rule, self.weight_decay, decayed, lr))
 
 
 class FactoredState(NamedTuple):

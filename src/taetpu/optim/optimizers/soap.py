@@ -52,12 +52,8 @@ class SOAP(OptimizerConfig):
 
     def update_rule(self, lr: Any, parameters: Parameters) -> optax.GradientTransformation:
         """Return the update rule at learning rate `lr`, with the settings of groups."""
-        described = parameters.described
-
-        def transform(lr: Any, decayed: Any) -> optax.GradientTransformation:
-            return finish(scale_by_soap(described, self), self.weight_decay, decayed, lr)
-
-        return with_groups(self, lr, parameters, transform)
+        rule = scale_by_soap(parameters.described, self)
+        return with_groups(self, lr, parameters, lambda lr, decayed: finish(rule, self.weight_decay, decayed, lr))
 
 
 class SoapState(NamedTuple):
