@@ -8,7 +8,7 @@ Effects of single components are lower bounds of what the components do: later p
 them: `frozen norms` and `direct` (see `sweep.CONDITIONS`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,17 @@ from taetpu.stats.document_effects import Effects, estimate_effects
 
 ROUNDING = 1e-6
 """The largest change of a document's loss, relative to the loss, that may be an error of rounding."""
+
+
+def effect_row(effects: Effects, number: int, name: str = "effect") -> dict[str, float]:
+    """Return effect `number` as `name`, with its interval."""
+    values = {name: effects.estimate, "low": effects.low, "high": effects.high}
+    return {name: float(value[number]) for name, value in values.items()}
+
+
+def without_nan(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows with None in place of NaN."""
+    return [{name: None if value != value else value for name, value in row.items()} for row in rows]
 
 
 @dataclass(frozen=True)
@@ -74,19 +85,15 @@ class Knockouts:
         return [self._row(number) for number in self.order()]
 
     def _row(self, number: int) -> dict[str, Any]:
-        effects = self.effect
-        row: dict[str, Any] = {"component": self.components.each[number].name}
-        values = {"effect": effects.estimate, "low": effects.low, "high": effects.high}
-        row |= {name: float(value[number]) for name, value in values.items()}
+        row = {"component": self.components.each[number].name, **effect_row(self.effect, number)}
         others = {name: controlled for name, controlled in self.effects.items() if name != CONDITIONS[0]}
         return row | {name: float(controlled.estimate[number]) for name, controlled in others.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data; missing intervals are null."""
-        rows = [{name: None if value != value else value for name, value in row.items()} for row in self.rows()]
         about = {"model": self.model, "what": self.components.what, "how": self.method.how,
                  "documents": self.effect.documents}  # fmt: skip
-        return {**about, "loss": self.intact[0], "loss_error": self.intact[1], "components": rows}
+        return {**about, "loss": self.intact[0], "loss_error": self.intact[1], "components": without_nan(self.rows())}
 
     def cells(self) -> dict[tuple[int, int], float]:
         """Return the effect by layer and head, or by layer and group of heads; empty for other components."""

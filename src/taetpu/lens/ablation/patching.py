@@ -25,7 +25,7 @@ from taetpu.core.progress import Progress
 from taetpu.core.short_repr import short_repr
 from taetpu.lens.ablation.components import Components, column_name, find_components
 from taetpu.lens.ablation.documents import Documents
-from taetpu.lens.ablation.knockout import losses_of_sets
+from taetpu.lens.ablation.knockout import losses_of_sets, without_nan
 from taetpu.lens.ablation.replacements import Method, make_replacements
 from taetpu.lens.ablation.sweep import mask_slopes, read_values
 from taetpu.lens.activations import sequences
@@ -171,12 +171,11 @@ class Patches:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data; missing intervals are null."""
-        rows = [{name: None if value != value else value for name, value in row.items()} for row in self.rows()]
         error = self.difference_error
         about = {"model": self.model, "what": self.components.what, "measure": self.measure, "clean": self.clean,
                  "corrupted": self.corrupted, "difference_error": error if error == error else None,
                  "warning": self.warning, "pairs": self.effects.documents}  # fmt: skip
-        return {**about, "correlation": self.correlation, "components": rows}
+        return {**about, "correlation": self.correlation, "components": without_nan(self.rows())}
 
     def cells(self) -> dict[tuple[int, int], float]:
         """Return the score by layer and head, group or position; empty for other components."""

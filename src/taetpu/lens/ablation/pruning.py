@@ -25,7 +25,7 @@ from taetpu.core.progress import Progress
 from taetpu.core.short_repr import short_repr
 from taetpu.lens.ablation.components import LAYERS, Components
 from taetpu.lens.ablation.documents import Documents
-from taetpu.lens.ablation.knockout import check_changes, losses_of_sets, resolve_arguments
+from taetpu.lens.ablation.knockout import check_changes, effect_row, losses_of_sets, resolve_arguments, without_nan
 from taetpu.lens.ablation.passes import GRADIENT, check_passes
 from taetpu.lens.ablation.replacements import (
     Method,
@@ -72,21 +72,14 @@ class Curve:
         for step, numbers in enumerate(self.removed):
             count = len(numbers) if self.order == "blocks" else count + len(numbers)
             names = [self.components.each[number].name for number in numbers]
-            row: dict[str, Any] = {"removed": count, "now": ", ".join(names)}
-            effects = self.effects
-            row |= {
-                "effect": float(effects.estimate[step]),
-                "low": float(effects.low[step]),
-                "high": float(effects.high[step]),
-            }
+            row = {"removed": count, "now": ", ".join(names), **effect_row(self.effects, step)}
             rows.append(row if self.distances is None else row | {"distance": self.distances[step]})
         return rows
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data; missing intervals are null."""
-        rows = [{name: None if value != value else value for name, value in row.items()} for row in self.rows()]
         about = {"model": self.model, "what": self.components.what, "order": self.order, "loss": self.intact}
-        return {**about, "documents": self.effects.documents, "steps": rows}
+        return {**about, "documents": self.effects.documents, "steps": without_nan(self.rows())}
 
     def _repr_html_(self) -> str:
         """Return the HTML that a notebook displays."""
@@ -296,21 +289,17 @@ class PairEffects:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each pair, the largest interaction first."""
-        effects = self.interaction
-        order = np.argsort(-np.abs(effects.estimate), kind="stable").tolist()
         rows = []
-        for place in order:
+        for place in np.argsort(-np.abs(self.interaction.estimate), kind="stable").tolist():
             names = " + ".join(self.components.each[number].name for number in self.pairs[place])
-            row: dict[str, Any] = {"pair": names, "joint": float(self.joint.estimate[place])}
-            values = {"interaction": effects.estimate, "low": effects.low, "high": effects.high}
-            rows.append(row | {name: float(value[place]) for name, value in values.items()})
+            row = {"pair": names, "joint": float(self.joint.estimate[place])}
+            rows.append(row | effect_row(self.interaction, place, "interaction"))
         return rows
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data; missing intervals are null."""
-        rows = [{name: None if value != value else value for name, value in row.items()} for row in self.rows()]
         about = {"model": self.model, "what": self.components.what, "documents": self.joint.documents}
-        return {**about, "pairs": rows}
+        return {**about, "pairs": without_nan(self.rows())}
 
     def _repr_html_(self) -> str:
         """Return the HTML that a notebook displays."""
