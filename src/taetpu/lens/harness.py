@@ -55,11 +55,9 @@ class HarnessModel(HarnessBase):
 
         Spaces at the end of a context are scored with the continuation, as in the harness's own models.
         """
-        return self._score([self._encode_pair(*request.arguments) for request in requests])
-
-    def _encode_pair(self, context: str, continuation: str) -> tuple[np.ndarray, int]:
-        """Return the tokens of both texts, and the position of the continuation's first token."""
-        return self._checked(*encode_pair(self.tokenizer, context, continuation, self.opened.prefix_token))
+        prefix = self.opened.prefix_token
+        pairs = [encode_pair(self.tokenizer, *request.arguments, prefix=prefix) for request in requests]
+        return self._score([self._checked(*pair) for pair in pairs])
 
     def _checked(self, ids: np.ndarray, start: int) -> tuple[np.ndarray, int]:
         check_row(int(ids.max(initial=0)), self.opened.vocab_size, self.tokenizer)

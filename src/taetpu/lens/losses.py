@@ -1,6 +1,6 @@
 """Losses of targets under an opened model, for texts and for evaluation sets."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -33,15 +33,12 @@ def target_losses(
 ) -> TokenLosses:
     """Return the loss of the target of each position, and whether it is the most likely token."""
 
-    def build() -> Callable[..., Any]:
-        def losses(model: LM, ids: Array, padding: Any, targets: Array) -> tuple[Array, Array]:
-            x = model.final(ids, padding=padding)
-            sums = chunked_losses(model.decode, x, targets, jnp.ones(targets.shape), _chunk(opened))
-            return sums["nll"], sums["correct"]
+    def losses(model: LM, ids: Array, padding: Any, targets: Array) -> tuple[Array, Array]:
+        x = model.final(ids, padding=padding)
+        sums = chunked_losses(model.decode, x, targets, jnp.ones(targets.shape), _chunk(opened))
+        return sums["nll"], sums["correct"]
 
-        return losses
-
-    outputs = opened.program("target-losses", build)(opened.model, ids, padding, targets)
+    outputs = opened.program("target-losses", lambda: losses)(opened.model, ids, padding, targets)
     return np.asarray(outputs[0]), np.asarray(outputs[1])
 
 
@@ -93,18 +90,15 @@ def split_losses(opened: OpenedModel, split: Split) -> Iterator[tuple[slice, Tok
         problem = f"losses of task {opened.run_config.task.kind!r} compare the sequences of a batch"
         raise UserError(problem, remedy="Read them from the result of the run.")
 
-    def build() -> Callable[..., Any]:
-        def losses(model: LM, batch: Batch) -> tuple[Array, Array]:
-            whole = batch._replace(weights=jnp.ones(batch.weights.shape))
-            _, values = compute_objective(objective, replace(model, loss_chunk=_chunk(opened)), whole)
-            return values["nll"], values.get("correct", jnp.zeros(batch.weights.shape))
-
-        return losses
+    def losses(model: LM, batch: Batch) -> tuple[Array, Array]:
+        whole = batch._replace(weights=jnp.ones(batch.weights.shape))
+        _, values = compute_objective(objective, replace(model, loss_chunk=_chunk(opened)), whole)
+        return values["nll"], values.get("correct", jnp.zeros(batch.weights.shape))
 
     size = max(1, min(len(split.tokens), BATCH_TOKENS // split.tokens.shape[1]))
     for start in range(0, len(split.tokens), size):
         rows = slice(start, min(start + size, len(split.tokens)))
         short = size - (rows.stop - rows.start)  # the last batch is filled, so that all batches share a program
         batch = jax.tree.map(lambda a, r=rows, n=short: np.pad(a[r], ((0, n), *[(0, 0)] * (a.ndim - 1))), split.batch)
-        outputs = opened.program("split-losses", build)(opened.model, batch)
+        outputs = opened.program("split-losses", lambda: losses)(opened.model, batch)
         yield rows, (np.asarray(outputs[0])[: size - short], np.asarray(outputs[1])[: size - short])

@@ -1,6 +1,6 @@
 """Norms of the residual stream after each layer."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,13 +111,10 @@ def residual_norms(opened: OpenedModel, inputs: Any) -> list[ResidualNorms]:
 def _read_streams(opened: OpenedModel, batch: Tokens) -> Mapping[str, Read]:
     """Return the activations at the sites `embed` and `residual`. The logits are not computed."""
 
-    def build() -> Callable[..., Any]:
-        def read(model: Any, ids: Array, padding: Array) -> Any:
-            return capture(model, ["embed", "residual"])(ids, padding=padding)[1]
+    def read(model: Any, ids: Array, padding: Array) -> Any:
+        return capture(model, ["embed", "residual"])(ids, padding=padding)[1]
 
-        return read
-
-    return opened.program(("norms",), build, finite=False)(opened.model, batch.ids, batch.padding)
+    return opened.program(("norms",), lambda: read, finite=False)(opened.model, batch.ids, batch.padding)
 
 
 def _sum_streams(opened: OpenedModel, x: np.ndarray) -> np.ndarray:

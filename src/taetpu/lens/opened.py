@@ -201,16 +201,13 @@ class OpenedModel(SavedModel):
         sites = (sites,) if isinstance(sites, str) else tuple(sites)
         tokens, edits = self.encode(inputs, multiple=1), tuple(edits)
 
-        def build() -> Callable[..., Any]:
-            def forward(model: Any, ids: Array, padding: Array, types: Any, values: Any) -> Any:
-                return capture(lambda: model(ids, padding=padding, types=types), sites, edits)(values=values)
-
-            return forward
+        def forward(model: Any, ids: Array, padding: Array, types: Any, values: Any) -> Any:
+            return capture(lambda: model(ids, padding=padding, types=types), sites, edits)(values=values)
 
         if types is not None and np.shape(types) != tokens.padding.shape:
             problem = f"types has shape {np.shape(types)}, and the inputs {tokens.padding.shape}"
             raise UserError(problem, path=("types",), remedy="Pass one type for each token of inputs of one length.")
-        program = self.program(("call", sites, edits), build, finite=finite)
+        program = self.program(("call", sites, edits), lambda: forward, finite=finite)
         logits, reads = program(self.model, tokens.ids, tokens.padding, types, dict(values or {}))
         return Output(logits, tokens, reads)
 

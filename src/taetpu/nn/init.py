@@ -130,7 +130,11 @@ class Xavier(Component):
         if role in TABLES:
             return dims.dim**-0.5 * drawn
         refuse_unknown_fan_in(shape)
-        return (2 / sum(shape)) ** 0.5 * drawn
+        return self.factor(dims, role) * (2 / sum(shape)) ** 0.5 * drawn
+
+    def factor(self, dims: Dims, role: str) -> float:
+        """Return the factor on the standard deviation of a projection."""
+        return 1.0
 
 
 @register("init", "mup")
@@ -203,7 +207,7 @@ class ScaledFanIn(FanIn):
 
 
 @register("init", "deepnorm")
-class DeepNormInit(Component):
+class DeepNormInit(Xavier):
     """N(0, 2 g^2 / (fan_in + fan_out)), with g = (8 num_layers)^(-1/4) for v, out and the ffn, and g = 1 for q and k.
 
     Wang et al. 2022 (DeepNorm), for decoders; Glorot and Bengio 2010. Embedding tables are drawn from N(0, 1 / dim).
@@ -212,11 +216,6 @@ class DeepNormInit(Component):
     "Understanding the difficulty of training deep feedforward neural networks".
     """
 
-    def draw(self, dims: Dims, role: str, shape: tuple[int, ...], *, key: Key) -> Array:
-        """Draw a weight of the given role and shape."""
-        drawn = jax.random.normal(key, shape)
-        if role in TABLES:
-            return dims.dim**-0.5 * drawn
-        refuse_unknown_fan_in(shape)
-        gain = (8 * dims.num_layers) ** -0.25 if role in ("v", "gate", "up", *WRITING) else 1.0
-        return gain * (2 / sum(shape)) ** 0.5 * drawn
+    def factor(self, dims: Dims, role: str) -> float:
+        """Return g."""
+        return (8 * dims.num_layers) ** -0.25 if role in ("v", "gate", "up", *WRITING) else 1.0

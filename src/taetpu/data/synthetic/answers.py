@@ -55,6 +55,11 @@ class LengthTask(BuiltinTask):
         return self.max_length or self.room
 
     @property
+    def num_words(self) -> int:
+        """The number of random words per sequence, by default one for the length and one for each symbol."""
+        return 1 + self.longest
+
+    @property
     def details(self) -> dict[str, Any]:
         """Facts about the sizes of the task."""
         return {"lengths": [self.min_length, self.longest], **super().details}
@@ -153,11 +158,6 @@ class AnswerTask(SyntheticTask):
     def num_answers(self) -> int:
         """The number of different answer tokens."""
         return self.symbols
-
-    @property
-    def num_words(self) -> int:
-        """The number of random words per sequence."""
-        return 1 + self.longest
 
     def draw(self, words: Words) -> Batch:
         """See `GeneratedTask.draw`."""

@@ -100,11 +100,6 @@ class NumberSort(LengthTask):
         """The digits and the comma."""
         return [*DIGITS, ","]
 
-    @property
-    def num_words(self) -> int:
-        """The number of random words per sequence."""
-        return 1 + self.longest
-
     def draw(self, words: Words) -> Batch:
         """See `GeneratedTask.draw`."""
         n, numbers = self.length(words[0]), uniform_below(10**self.digits, words[1:])

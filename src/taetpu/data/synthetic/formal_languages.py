@@ -40,11 +40,6 @@ class Parity(LengthTask):
         """The bits."""
         return ["0", "1"]
 
-    @property
-    def num_words(self) -> int:
-        """The number of random words per sequence."""
-        return 1 + self.longest
-
     def draw(self, words: Words) -> Batch:
         """See `GeneratedTask.draw`."""
         n, bits = self.length(words[0]), uniform_below(2, words[1:])

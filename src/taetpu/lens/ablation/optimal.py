@@ -40,15 +40,11 @@ def fit_constants(
     """
     assert components.site is not None
 
-    def build() -> Callable[..., Any]:
+    def total(values: Any, model: Any, batch: Any, streams: Any, start: Any, mask: Any) -> Any:
         losses = losses_without(opened, components)
+        return losses(model, batch, streams, start, mask, {}, values, {}).sum()
 
-        def total(values: Any, model: Any, batch: Any, streams: Any, start: Any, mask: Any) -> Any:
-            return losses(model, batch, streams, start, mask, {}, values, {}).sum()
-
-        return jax.value_and_grad(total)
-
-    program = opened.program(("optimal", components.site, components.axis), build)
+    program = opened.program(("optimal", components.site, components.axis), lambda: jax.value_and_grad(total))
     batches = [(batch_arrays(batch), read_intact(opened, batch, "effect").streams) for batch in documents.batches()]
     best = jax.tree.map(np.array, means)
     numbers = range(len(components))

@@ -81,18 +81,15 @@ def read_values(opened: OpenedModel, site: str, batch: Batch) -> Any:
 def _read(opened: OpenedModel, batch: Batch, sites: tuple[str, ...], streams: bool = False) -> tuple[Any, Any]:
     """Return the residual stream before each layer if `streams` is set, and the activations of sites."""
 
-    def build() -> Callable[..., Any]:
-        def forward(model: LM, ids: Array, padding: Array, segments: Any) -> Any:
-            options = {"padding": padding, "segments": segments}
-            _, reads = capture(model, sites)(ids, **options)
-            if not streams:
-                return None, reads
-            _, before = model.start(ids, **options)
-            return jnp.concatenate([before[None], jnp.asarray(reads["residual"])[:-1]]), reads
+    def forward(model: LM, ids: Array, padding: Array, segments: Any) -> Any:
+        options = {"padding": padding, "segments": segments}
+        _, reads = capture(model, sites)(ids, **options)
+        if not streams:
+            return None, reads
+        _, before = model.start(ids, **options)
+        return jnp.concatenate([before[None], jnp.asarray(reads["residual"])[:-1]]), reads
 
-        return forward
-
-    program = opened.program(("read", sites, streams), build)
+    program = opened.program(("read", sites, streams), lambda: forward)
     return program(opened.model, batch.ids, batch.padding, batch.segments)
 
 
@@ -265,15 +262,12 @@ def mask_slopes(opened: OpenedModel, components: Components, batch: Batch, value
             have different shares, `(layer, batch, unit)`.
     """
 
-    def build() -> Callable[..., Any]:
+    def total(mask: Any, model: LM, batch: Any, streams: Array, values: Any) -> Array:
         losses = losses_without(opened, components)
+        return losses(model, batch, streams, jnp.int32(0), mask, {}, values, {}).sum()
 
-        def total(mask: Any, model: LM, batch: Any, streams: Array, values: Any) -> Array:
-            return losses(model, batch, streams, jnp.int32(0), mask, {}, values, {}).sum()
-
-        return jax.grad(total)
-
-    program = opened.program(("mask-slopes", components.site, components.axis, components.by_position), build)
+    key = ("mask-slopes", components.site, components.axis, components.by_position)
+    program = opened.program(key, lambda: jax.grad(total))
     streams = read_intact(opened, batch, CONDITIONS[0]).streams
     return jax.tree.map(np.asarray, program(mask, opened.model, batch_arrays(batch), streams, values))
 
