@@ -152,7 +152,8 @@ def probe(
     y = np.array([place.get(str(label), 0) for label in flat])[used]
     rng = np.random.default_rng(seed)
     fold = _folds(rows, owners[used], folds, rng)
-    control = _control_labels(y, types[used], rng)
+    # A random label for each type, drawn from the labels of the examples.
+    control = rng.choice(y, size=int(types[used].max()) + 1)[types[used]]
     probes = []
     for number in layers:
         read = embed(opened, rows, site, layer=number, pool="none" if per_token else pool)
@@ -205,14 +206,6 @@ def _folds(
     fold = np.zeros(groups.max() + 1, int)
     fold[order] = np.arange(len(order)) % folds
     return fold[groups]
-
-
-def _control_labels(
-    y: Int[np.ndarray, " example"], types: Int[np.ndarray, " example"], rng: np.random.Generator
-) -> Int[np.ndarray, " example"]:
-    """Return a random label for each type, drawn from the labels of the examples."""
-    drawn = rng.choice(y, size=int(types.max()) + 1)
-    return drawn[types]
 
 
 # --- regression -------------------------------------------------------------------------------------------------------

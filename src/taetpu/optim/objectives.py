@@ -105,7 +105,7 @@ class Objective(Component):
 
     def check_task(self, task: Task) -> None:
         """Raise `UserError` if a task cannot be trained with the objective."""
-        if self.of_task and kind_of(task) != self.kind:
+        if self.of_task and default_objective(task).kind != self.kind:
             problem = f"task {task.kind!r} is not one of the tasks with objective {self.kind!r}"
             remedy = "Remove the objective: a task names its own."
             if self.of_text:
@@ -383,11 +383,6 @@ def default_objective(task: Task) -> Objective:
     with change_errors(lambda e: UserError(e.problem, path=("task",), remedy=f"{correct} {e.remedy or ''}".strip())):
         made: Objective = named if isinstance(named, Objective) else _objective(named)
         return made.for_task(task)
-
-
-def kind_of(task: Task) -> str:
-    """Return the kind of objective that a task names."""
-    return default_objective(task).kind
 
 
 @cache

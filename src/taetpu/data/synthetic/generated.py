@@ -276,14 +276,10 @@ class GeneratedSource(Source):
                 about.pop(name, None)
         digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
         for part in (self._val.tokens, self._val.targets, *_declared(self._val)):
-            digest.update(_to_bytes(part))
+            digest.update(part.astype("<f4" if part.dtype.kind == "f" else "<i4").tobytes())
         return digest.hexdigest()
 
 
 def _declared(split: Split) -> list[np.ndarray]:
     """Return the arrays of a split that its task declares in addition to tokens, targets, weights and segments."""
     return [part for part in (split.types, split.lengths) if part is not None]
-
-
-def _to_bytes(part: np.ndarray) -> bytes:
-    return part.astype("<f4" if part.dtype.kind == "f" else "<i4").tobytes()
