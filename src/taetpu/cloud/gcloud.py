@@ -216,9 +216,8 @@ def failure(command: Command, code: int, err: str) -> CloudError:
     if re.search(CAPACITY, message):
         return NoCapacity(problem, remedy="Try another zone (--zone), --spot or a smaller slice, or try again later.")
     if re.search(QUOTA, message):
-        return NoQuota(
-            problem, remedy="Use a region with quota, or request quota (https://cloud.google.com/tpu/docs/quota)."
-        )
+        remedy = "Use a region with quota, or request quota (https://cloud.google.com/tpu/docs/quota)."
+        return NoQuota(problem, remedy=remedy)
     if re.search(ALLOWED, message):
         remedy = f"Sign in (`{SIGN_IN}`), or ask for the permission. `taetpu doctor` checks both."
         return NotAllowed(problem, remedy=remedy)

@@ -139,7 +139,5 @@ def _check_limits(limits: Limits, used: float, losses: int, idle: int, reason: s
         problem += f"reason for the last one: {reason}"
         raise Lost(problem, remedy="Store checkpoints more often (train.checkpoint), or omit --spot.")
     if limits.hours - used < limits.shortest:
-        raise Lost(
-            f"gave up because the machines have used the limit of {limits.hours:g} h; the last one was lost: {reason}",
-            remedy=again,
-        )
+        problem = f"gave up because the machines have used the limit of {limits.hours:g} h; "
+        raise Lost(f"{problem}the last one was lost: {reason}", remedy=again)

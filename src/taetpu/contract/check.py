@@ -228,20 +228,17 @@ class Contract:
                 elsewhere = [n for n in more if not is_declared(n, arm.diff, old, new, redrawn=False)]
                 listed = fold_layers(elsewhere or more)
                 shown = ", ".join(listed[:SHOWN]) + (f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else "")
-                problem = f"{shown} {verbs[len(listed) > 1]}, which {arm.change} does not declare"
-                remedy = MEDDLING if elsewhere else REDRAWN
-                raise arm.explain(
-                    UserError(f"arm {arm.name!r} changes more than it declares: {problem}", remedy=remedy)
-                )
+                problem = f"arm {arm.name!r} changes more than it declares: "
+                problem += f"{shown} {verbs[len(listed) > 1]}, which {arm.change} does not declare"
+                raise arm.explain(UserError(problem, remedy=MEDDLING if elsewhere else REDRAWN))
 
     def check_overrides(self, arm: Arm, new: Computation) -> None:
         """Raise `UserError` if an override has no effect. Arms from a product of lists are not checked."""
         for path, config in arm.variants.items():
             if config is not None and self.is_same(new, arm, config):
                 why, remedy = explain_no_op(config, new)
-                raise arm.explain(
-                    UserError(f"arm {arm.name!r} has a change without effect: {why}", path=(path,), remedy=remedy)
-                )
+                problem = f"arm {arm.name!r} has a change without effect: {why}"
+                raise arm.explain(UserError(problem, path=(path,), remedy=remedy))
 
     def is_same(self, new: Computation, arm: Arm, config: ResolvedConfig) -> bool:
         """Return whether a variant of an arm computes the same; False if the variant cannot be computed."""

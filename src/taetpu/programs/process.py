@@ -166,10 +166,8 @@ def check_command(command: Sequence[str], cwd: Path, environment: Mapping[str, s
     """
     with explain_unreadable(cwd):
         if not cwd.is_dir():
-            remedy = "Use the path of a folder that exists."
-            raise UserError(
-                f"this working folder {'is a file' if cwd.exists() else 'does not exist'}", file=cwd, remedy=remedy
-            )
+            problem = f"this working folder {'is a file' if cwd.exists() else 'does not exist'}"
+            raise UserError(problem, file=cwd, remedy="Use the path of a folder that exists.")
     if not command or not command[0]:
         raise UserError("the command is empty", remedy="Write the program and its arguments as a list.")
     for index, word in enumerate(command):
@@ -187,9 +185,8 @@ def check_command(command: Sequence[str], cwd: Path, environment: Mapping[str, s
     file = cwd / program
     with explain_unreadable(file):
         if not file.is_file():
-            raise UserError(
-                f"no such program: {program}", path=(0,), file=file, remedy=f"Relative paths start in {cwd}."
-            )
+            remedy = f"Relative paths start in {cwd}."
+            raise UserError(f"no such program: {program}", path=(0,), file=file, remedy=remedy)
         if not os.access(file, os.X_OK):
             remedy = f"Run `chmod +x {file}`, or write its interpreter before it, such as `python`."
             raise UserError(f"{program} is not executable", path=(0,), file=file, remedy=remedy)
@@ -265,13 +262,10 @@ class Process:
         self._close()
         self._log.close()
         if event == "failed":
-            problem, remedy = f"cannot run {command[0]}: {os.strerror(int(value))}", "Check that it is a program."
-            raise UserError(
-                problem, path=(0,), remedy=f"{remedy} A script has its interpreter in its first line: `#!/bin/bash`."
-            )
-        raise UserError(
-            f"the supervisor of {command[0]} did not start: {reason}", remedy=f"Check that {sys.executable} works."
-        )
+            remedy = "Check that it is a program. A script has its interpreter in its first line: `#!/bin/bash`."
+            raise UserError(f"cannot run {command[0]}: {os.strerror(int(value))}", path=(0,), remedy=remedy)
+        problem = f"the supervisor of {command[0]} did not start: {reason}"
+        raise UserError(problem, remedy=f"Check that {sys.executable} works.")
 
     def __enter__(self) -> "Process":
         return self

@@ -161,9 +161,8 @@ def _bucket_error(doing: str, place: Address, role: str, error: Exception) -> Bu
         remedy = f"Ask the bucket's owner to run `{owner}`. For a machine, use `serviceAccount:ADDRESS` as the member."
         return BucketError(f"{failed}: {message}", remedy=remedy)
     if isinstance(error, google.Conflict | google.PreconditionFailed):
-        return BucketError(
-            f"{failed}: {message}", remedy="Try again. Another process changed the object at the same time."
-        )
+        remedy = "Try again. Another process changed the object at the same time."
+        return BucketError(f"{failed}: {message}", remedy=remedy)
     unavailable = (google.RetryError, google.TooManyRequests, google.ServerError, auth.TransportError, OSError)
     if isinstance(error, unavailable):  # errors of the library `requests` are subclasses of OSError
         remedy = "Check the connection and run the same command again. Nothing that was stored is lost."

@@ -42,12 +42,9 @@ class GroupPlan:
 
     def halve(self) -> "GroupPlan | None":
         """Return the plan with half as many runs per pack; None for packs of one run and for divided runs."""
-        width = self.layout.width
-        if width == 1 or self.layout.divided:
+        if self.layout.width == 1 or self.layout.divided:
             return None
-        half = -(-width // 2)
-        devices = max(d for d in range(1, self.layout.devices + 1) if half % d == 0)
-        return replace(self, layout=replace(self.layout, width=half, devices=devices))
+        return replace(self, layout=self.layout.halved())
 
 
 def plan_group(tpu: Slice, group: RunGroup, source: Source, packing: Packing) -> GroupPlan:

@@ -124,11 +124,8 @@ class Checkpoints:
         on_primary(lambda: self.pack.delete_mark(mark))
         if missing:
             problem = f"the processes do not share the folder {self.pack.where}"
-            raise UserError(
-                problem,
-                path=("--root",),
-                remedy="Use a root that all hosts can access, such as a bucket or a shared disk.",
-            )
+            remedy = "Use a root that all hosts can access, such as a bucket or a shared disk."
+            raise UserError(problem, path=("--root",), remedy=remedy)
 
     def _read(self, step: int, leaves: Mapping[str, ArrayLike], check: Check) -> dict[str, jax.Array]:
         """Return the arrays of a step. Each process reads the regions on its devices from the parts of all processes.

@@ -48,6 +48,11 @@ class Layout:
         """Whether each run and its parameters are divided over devices."""
         return self.data * self.model > 1
 
+    def halved(self) -> "Layout":
+        """Return the layout of half as many runs, on the largest number of devices that divides this number."""
+        width = -(-self.width // 2)
+        return replace(self, width=width, devices=max(d for d in range(1, self.devices + 1) if width % d == 0))
+
 
 @dataclass(frozen=True)
 class Packing:
@@ -73,10 +78,9 @@ def parse_packing(text: str | int) -> Packing:
         return AUTO
     number = 1 if text == "off" else int(text) if str(text).isascii() and str(text).isdecimal() else 0
     if number < 1 or isinstance(text, bool):
+        problem = f"`pack` must be auto, off or a number of at least 1, got {text!r}"
         remedy = "Use auto, off, or the maximum number of runs in a pack, e.g. 8."
-        raise UserError(
-            f"`pack` must be auto, off or a number of at least 1, got {text!r}", path=("pack",), remedy=remedy
-        )
+        raise UserError(problem, path=("pack",), remedy=remedy)
     return Packing(number)
 
 

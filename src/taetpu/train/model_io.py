@@ -109,9 +109,8 @@ def from_files(files: Mapping[str, bytes], where: str = "") -> SavedModel:
     """
     for name in (CONFIG, WEIGHTS):
         if name not in files:
-            raise UserError(
-                f"no {name} is stored here", file=where, remedy="Use the folder of a finished run or of a model."
-            )
+            remedy = "Use the folder of a finished run or of a model."
+            raise UserError(f"no {name} is stored here", file=where, remedy=remedy)
     about = _read_record(files[CONFIG], where)
     _check_plugins(about.plugins, where)
     config = load_config(LMConfig, about.model)
@@ -205,8 +204,6 @@ def _check_plugins(digests: Iterable[str], where: str) -> None:
     loaded = {cls.plugin for slot in slots() for cls in kinds(slot).values()}
     for digest in digests:
         if digest not in loaded:
-            raise UserError(
-                f"this model was trained with a plug-in that is not loaded (sha256 {digest[:8]})",
-                file=where,
-                remedy=f"Call open_run(..., plugins=[FILE]). The study has a copy: plugins/*-{digest[:8]}.py.",
-            )
+            problem = f"this model was trained with a plug-in that is not loaded (sha256 {digest[:8]})"
+            remedy = f"Call open_run(..., plugins=[FILE]). The study has a copy: plugins/*-{digest[:8]}.py."
+            raise UserError(problem, file=where, remedy=remedy)

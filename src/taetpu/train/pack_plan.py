@@ -135,10 +135,8 @@ class PackPlan:
 
     def halved(self, runs: Sequence[RunKey]) -> list["PackPlan"]:
         """Return plans of half the width for the given runs of a pack that ran out of memory."""
-        width = -(-self.width // 2)
-        devices = max(d for d in range(1, self.layout.devices + 1) if width % d == 0)
-        layout = replace(self.layout, width=width, devices=devices)
-        halves = [tuple(runs[start : start + width]) for start in range(0, len(runs), width)]
+        layout = self.layout.halved()
+        halves = [tuple(runs[start : start + layout.width]) for start in range(0, len(runs), layout.width)]
         before = self.halved_from or self.width
         return [replace(self, id=pack_id(half), runs=half, layout=layout, halved_from=before) for half in halves]
 

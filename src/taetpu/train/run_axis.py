@@ -32,11 +32,9 @@ def make_mesh(layout: Layout, on: Sequence[Device] | None = None) -> tuple[Mesh,
     """
     available, devices = jax.devices() if on is None else on, layout.devices
     if len(available) < devices:
-        raise UserError(
-            f"this pack was started on {devices} devices, but this machine has {len(available)}",
-            remedy=f"Resume the pack on {devices} devices. On a CPU, set "
-            f"XLA_FLAGS=--xla_force_host_platform_device_count={devices}.",
-        )
+        problem = f"this pack was started on {devices} devices, but this machine has {len(available)}"
+        flag = f"XLA_FLAGS=--xla_force_host_platform_device_count={devices}"
+        raise UserError(problem, remedy=f"Resume the pack on {devices} devices. On a CPU, set {flag}.")
     runs = devices // (layout.data * layout.model) if layout.divided else min(layout.width, devices)
     mesh = Mesh(np.array(available[:devices]).reshape(runs, -1, layout.model), (RUN, DATA, MODEL))
     if layout.divided:

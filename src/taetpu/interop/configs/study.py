@@ -132,9 +132,8 @@ def _call(system: System, values: Mapping[str, Any], config: ConfigFile, file: P
         return system.translate(values, config)
     except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
         problem = f"a setting has a value of another type than its default: {error}"
-        raise UserError(
-            problem, file=file, remedy="Compare the values with those of the system's own configs."
-        ) from None
+        remedy = "Compare the values with those of the system's own configs."
+        raise UserError(problem, file=file, remedy=remedy) from None
 
 
 def _arms(

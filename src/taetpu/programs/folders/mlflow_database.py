@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from taetpu.core.errors import UserError
 from taetpu.core.json_files import RESTORE, check_regular
@@ -99,14 +98,11 @@ def _read_metrics(database: sqlite3.Connection, file: Path) -> Iterator[tuple[st
         f"SELECT run_uuid, key, value, step, is_nan FROM metrics {order}"
     ):
         if not isinstance(value, int | float) or not isinstance(step, int):
-            _refuse_cell(file, key, value if isinstance(step, int) else step)
+            cell = value if isinstance(step, int) else step
+            raise UserError(f"expected a number, got {cell!r}", path=("metrics", key), file=file, remedy=RESTORE)
         yield (
             run,
             key,
             math.nan if is_nan else math.copysign(math.inf, value) if abs(value) >= LARGEST else float(value),
             step,
         )
-
-
-def _refuse_cell(file: Path, metric: str, value: Any) -> None:
-    raise UserError(f"expected a number, got {value!r}", path=("metrics", metric), file=file, remedy=RESTORE)
