@@ -31,15 +31,13 @@ def gallery(context: typer.Context, as_json: AsJson = False) -> None:
         print_json([to_data(entry) for entry in entries])
         return
     print_table(
-        [
-            {
-                "name": entry.name,
-                "result": entry.title,
-                "here": entry.outcome,
-                "time": f"{entry.measured.seconds} s" if entry.measured else "",
-            }
-            for entry in entries
-        ]
+        {
+            "name": entry.name,
+            "result": entry.title,
+            "here": entry.outcome,
+            "time": f"{entry.measured.seconds} s" if entry.measured else "",
+        }
+        for entry in entries
     )
     typer.echo("\nnext: taetpu gallery run rank-collapse")
 

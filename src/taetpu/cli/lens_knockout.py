@@ -98,8 +98,7 @@ def knockout(options: KnockoutOptions) -> None:
     _check_options(options)
     model = options.open()
     documents = _read(options, model)
-    longest = max(map(len, documents.inputs))
-    components = find_components(model, options.what, options.layer, longest)
+    components = find_components(model, options.what, options.layer, max(map(len, documents.inputs)))
     method = _method(options, model)
     with show_progress("knock-outs") as progress:
         result = _measure(options, model, documents, components, method, progress)

@@ -50,8 +50,7 @@ def logit_lens(options: LogitLensOptions) -> None:
     model = options.open()
     inputs: Any = options.read(model)
     _check_position(model, inputs, options.position)
-    target = parse_token(model, options.target, "--target")
-    (predictions,) = look(model, inputs, top=options.top, target=target)
+    (predictions,) = look(model, inputs, top=options.top, target=parse_token(model, options.target, "--target"))
     rows = predictions.rows(options.position)
     if options.as_json:
         print_json(predictions.to_dict())

@@ -51,8 +51,7 @@ def perplexity(options: Options) -> None:
     Example: taetpu lens perplexity latest story.txt --per-token -o losses.png
     """
     check_picture(options.out)
-    model = options.open()
-    measured = _measure(model, options)
+    measured = _measure(options.open(), options)
     print_json(measured.to_dict()) if options.as_json else _print_result(measured, options.per_token)
     write_picture(measured.chart, options.out)
 

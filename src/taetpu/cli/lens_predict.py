@@ -39,7 +39,4 @@ def predict(options: Options) -> None:
         if text is not None:
             warn_of_unknown(opened, text)
     made = compute(opened, options.text, options.second)
-    if options.as_json:
-        print_json(made.to_dict(options.top))
-    else:
-        print_table(made.rows(options.top), floats=".4g")
+    print_json(made.to_dict(options.top)) if options.as_json else print_table(made.rows(options.top), floats=".4g")

@@ -155,10 +155,9 @@ def _show_beams(options: SampleOptions, model: "OpenedModel", prompts: list[Any]
     rows = []
     for prompt, start in zip(prompts, shown, strict=True):
         count = _count_tokens(options, model, [prompt])
-        continuations = beam_search(model, prompt, beams=options.beams, max_tokens=count, end=end)
         beams = [
             {"text": beam.text or model.decode(beam.tokens), "tokens": beam.tokens.tolist(), "score": beam.score}
-            for beam in continuations
+            for beam in beam_search(model, prompt, beams=options.beams, max_tokens=count, end=end)
         ]
         rows.append({"prompt": start, "beams": beams})
     if options.as_json:
@@ -197,17 +196,15 @@ def check(
         print_json([vars(loss) for loss in losses])
     else:
         print_table(
-            [
-                {
-                    "split": loss.split,
-                    "stored": f"{loss.stored:.6f}",
-                    "first": f"{loss.first:.6f}",
-                    "second": f"{loss.second:.6f}",
-                    "allowed": f"{loss.allowed:.0e}",
-                    "agrees": "yes" if loss.agrees else "no",
-                }
-                for loss in losses
-            ]
+            {
+                "split": loss.split,
+                "stored": f"{loss.stored:.6f}",
+                "first": f"{loss.first:.6f}",
+                "second": f"{loss.second:.6f}",
+                "allowed": f"{loss.allowed:.0e}",
+                "agrees": "yes" if loss.agrees else "no",
+            }
+            for loss in losses
         )
     if wrong := [loss.split for loss in losses if not loss.agrees]:
         raise Failed(f"the model of {model.name} does not give the stored loss on {', '.join(wrong)}")

@@ -143,5 +143,4 @@ def export(
         special_tokens=opened.special_tokens,
         interface=opened.interface,
     )
-    about = json.loads((out / CONFIG).read_text())
-    typer.echo(f"wrote {out} ({about['architectures'][0]})")
+    typer.echo(f"wrote {out} ({json.loads((out / CONFIG).read_text())['architectures'][0]})")

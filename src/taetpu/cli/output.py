@@ -4,7 +4,7 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,7 +73,7 @@ def print_json(data: Any) -> None:
     typer.echo(json.dumps(finite(data), indent=2, allow_nan=False))
 
 
-def print_table(rows: list[dict[str, Any]], floats: str = "") -> None:
+def print_table(rows: Iterable[dict[str, Any]], floats: str = "") -> None:
     """Print a table of rows that have the same keys; see `build_table`.
 
     Args:
@@ -84,8 +84,8 @@ def print_table(rows: list[dict[str, Any]], floats: str = "") -> None:
 
     console = Console()
     if floats:
-        rows = [{name: f"{v:{floats}}" if isinstance(v, float) else v for name, v in row.items()} for row in rows]
-    table = build_table(rows, console)
+        rows = ({name: f"{v:{floats}}" if isinstance(v, float) else v for name, v in row.items()} for row in rows)
+    table = build_table([*rows], console)
     Console(soft_wrap=False, width=max(console.width, table.width or 0)).print(table)
 
 
@@ -118,8 +118,7 @@ def build_table(rows: list[dict[str, Any]], console: "Console") -> "Table":
         numeric = len(figures) == len([cell for cell in cells if cell])
         words = [len(word) for cell in (name, *cells) for word in cell.split()]
         least = max(len(name if numeric else ""), *map(len, figures), min(UNBROKEN, max(words)))
-        justify = "right" if numeric else "left"
-        table.add_column(name, justify=justify, overflow="fold", no_wrap=numeric)
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold", no_wrap=numeric)
         smallest.append(least)
         widths.append(max(least, cell_len(name), *(cell_len(line) for cell in cells for line in cell.splitlines())))
     gaps = 2 * (len(names) - 1)

@@ -175,10 +175,8 @@ def _print_plan(planned: dict[str, Any]) -> None:
         typer.echo("".join(f"    {line}\n" for line in planned["config"].splitlines()), nl=False)
     typer.echo("")
     print_table(
-        [
-            {"arm": arm["name"], "changes": arm["change"], "done": f"{arm['done']}/{arm['runs']}"}
-            for arm in planned["arms"]
-        ]
+        {"arm": arm["name"], "changes": arm["change"], "done": f"{arm['done']}/{arm['runs']}"}
+        for arm in planned["arms"]
     )
     typer.echo("")
     for name, compared in planned["contrasts"].items():

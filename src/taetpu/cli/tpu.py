@@ -244,13 +244,11 @@ def print_machines(machines: "Sequence[Machine]") -> None:
         return "unknown" if left is None else f"in {max(0.0, left):.1f} h"
 
     print_table(
-        [
-            {
-                "name": machine.name, "type": machine.type, "zone": machine.zone, "state": machine.state,
-                "hosts": len(machine.workers) or None, "owner": machine.owner or "unknown", "ends": ends(machine),
-            }
-            for machine in machines
-        ]
+        {
+            "name": machine.name, "type": machine.type, "zone": machine.zone, "state": machine.state,
+            "hosts": len(machine.workers) or None, "owner": machine.owner or "unknown", "ends": ends(machine),
+        }
+        for machine in machines
     )  # fmt: skip
 
 

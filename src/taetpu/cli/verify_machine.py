@@ -50,15 +50,13 @@ def verify(
 
 def _print_outcomes(outcomes: "list[Outcome]") -> None:
     print_table(
-        [
-            {
-                "check": outcome.check.name,
-                "result": outcome.finding.status,
-                "figure": outcome.finding.figure,
-                "s": f"{outcome.seconds:.1f}",
-            }
-            for outcome in outcomes
-        ]
+        {
+            "check": outcome.check.name,
+            "result": outcome.finding.status,
+            "figure": outcome.finding.figure,
+            "s": f"{outcome.seconds:.1f}",
+        }
+        for outcome in outcomes
     )
     for outcome in outcomes:
         if outcome.remedy:

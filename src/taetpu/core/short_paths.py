@@ -1,6 +1,6 @@
 """Dotted paths of settings: names of them, and values at them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from taetpu.core.errors import dotted_path
@@ -16,9 +16,9 @@ def short_paths(paths: list[str]) -> dict[str, str]:
     return {path: path for path in paths}
 
 
-def value_at(data: Any, path: str, default: Any = None) -> Any:
-    """Return the value at a dotted path of nested mappings, or `default` if a part of the path is missing."""
-    for part in path.split("."):
+def value_at(data: Any, path: str | Sequence[str], default: Any = None) -> Any:
+    """Return the value at a dotted path, or at its parts, of nested mappings; `default` if a part is missing."""
+    for part in path.split(".") if isinstance(path, str) else path:
         if not isinstance(data, Mapping) or part not in data:
             return default
         data = data[part]

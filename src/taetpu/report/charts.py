@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -103,7 +103,7 @@ def forest_plot(results: Results) -> Spec | None:
         results = rungs.in_noise(results)
         arms = [arm for arm in results["arms"] if arm["against"]]
         effects = {arm["name"]: number(arm["effect"], 1, sign=True) for arm in arms}
-    rows, seeds = [_forest_row(arm) for arm in arms], _differences(results)
+    rows, seeds = [_forest_row(arm) for arm in arms], [*_differences(results)]
     values = [row[end] for row in rows for end in ("effect", "low", "high") if row[end] is not None]
     values += [seed["difference"] for seed in seeds]
     scale, ticks = effect_scale(values, [arm["ci95"] for arm in arms if arm["ci95"]])
@@ -113,13 +113,12 @@ def forest_plot(results: Results) -> Spec | None:
     y = alt.Y("arm:N", sort=order, title=None, axis=None)
     x = alt.X("effect:Q", scale=scale, axis=axis)
     row = max(LEAST_ROW, min(ROW, TALL // len(arms)))
-    dots = _seed_dots(seeds, y, summary.mean_places(results), offset=round(0.27 * row))
     layers = [
         *_names(rows, y, order, effects),
         *_reference(results),
         *_directions(results["direction"]),
         *_estimates(rows, x, y),
-        dots,
+        _seed_dots(seeds, y, summary.mean_places(results), offset=round(0.27 * row)),
     ]
     drawn = alt.layer(*layers).resolve_axis(y="independent")
     return responsive_spec(drawn.properties(height=row * len(arms), padding={"top": 22, **dict.fromkeys(SIDES, 5)}))
@@ -235,21 +234,19 @@ def _missing_effect(arm: Arm) -> str:
     return "no effect can be estimated" if finished else "no finished run"
 
 
-def _differences(results: Results) -> list[dict[str, Any]]:
-    """Return the difference between an arm and its baseline for each arm and each seed on which both finished.
+def _differences(results: Results) -> Iterator[dict[str, Any]]:
+    """Yield the difference between an arm and its baseline for each arm and each seed on which both finished.
 
     If runs are not paired, each run is compared with the mean of the baseline's runs in its block.
     """
-    rows = []
     for arm in (arm for arm in results["arms"] if arm["against"]):
         base = baseline_values(results, summary.baseline_of(results, arm))
         facts = {"arm": arm["name"], "verdict": summary.verdict_label(arm)}
-        rows += [
+        yield from (
             {**facts, "seed": run["seed"], "difference": run["value"] - base[run["seed"]]}
             for run in arm["runs"]
             if run["value"] is not None and run["seed"] in base
-        ]
-    return rows
+        )
 
 
 def baseline_values(results: Results, baseline: Arm) -> dict[int, float]:

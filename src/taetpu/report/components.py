@@ -53,8 +53,7 @@ def components_section(results: Results, design: Components) -> Section:
         "The parts were removed one at a time. Two parts that replace each other can both seem redundant.",
     ]
     rows = [[row["part"], *(_cell(row[way], results) for way in WAYS), row["name"] or "-"] for row in design["rows"]]
-    table = Table(("part", *TITLES.values(), "name"), rows)
-    return Section(TITLE, lead, [table],
+    return Section(TITLE, lead, [Table(("part", *TITLES.values(), "name"), rows)],
                    [(CAPTION, CHART)], notes)  # fmt: skip
 
 
@@ -87,8 +86,7 @@ def part_rows(results: Results) -> list[dict[str, str]]:
 
 def components_chart(results: Results) -> Spec:
     """Return the chart of the three effects of each part, with intervals and the margin of equivalence."""
-    drawn = draw_components(results).to_dict()
-    return {key: value for key, value in drawn.items() if key != "config"}
+    return {key: value for key, value in draw_components(results).to_dict().items() if key != "config"}
 
 
 def draw_components(results: Results) -> Any:

@@ -1,6 +1,6 @@
 """Tables of costs as ratios to the baseline, with verdicts, for terminals and for the report."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from taetpu.report import summary
@@ -68,8 +68,7 @@ def timed_table(results: Results, times: MachineTimes, arms: Sequence[Arm], head
         elif name in times.same:
             cells = ["same program" if cost in values else "-" for cost in TIMED]
         else:
-            ratios = times.ratios.get(name, {})
-            cells = [_spread_text(ratios.get(cost)) for cost in TIMED]
+            cells = [_spread_text(times.ratios.get(name, {}).get(cost)) for cost in TIMED]
         if set(cells) != {"-"}:
             rows.append([name, *cells, summary.verdict_label(arm)])
     return Table((header, *(COLUMNS[cost].header for cost in TIMED), "verdict"), rows).without_empty_columns()
@@ -120,23 +119,22 @@ def counted_note(measured: Measured, columns: Sequence[str]) -> str:
     return text
 
 
-def timed_notes(results: Results, times: MachineTimes) -> list[str]:
-    """Return how times on a machine were measured, and whether it was busy."""
-    notes = [
+def timed_notes(results: Results, times: MachineTimes) -> Iterator[str]:
+    """Yield how times on a machine were measured, and whether it was busy."""
+    yield (
         f"Times of one run alone on {times.where}, {times.date}: ratios to the baseline within a round, their median "
         f"and range over {times.rounds} rounds. Decoding continues one sequence."
-    ]
+    )
     if any(ratio.busy for each in times.ratios.values() for ratio in each.values()):
-        notes.append(
+        yield (
             f"{MARK} The machine was busy: other processes used up to {times.others:.0%} of its cores. Repeat "
             f"`taetpu costs {results['study']} --time` while it is idle."
         )
     elif times.others is None and times.ratios:
-        notes.append("Whether other processes used this machine is not known.")
+        yield "Whether other processes used this machine is not known."
     if times.same:
-        notes.append(f"The same program as the baseline, so not timed: {formatting.list_names(times.same)}.")
-    notes += [f"{formatting.list_names(arms)}: {reason}." for reason, arms in times.missing.items()]
-    return notes
+        yield f"The same program as the baseline, so not timed: {formatting.list_names(times.same)}."
+    yield from (f"{formatting.list_names(arms)}: {reason}." for reason, arms in times.missing.items())
 
 
 def how_to_time(results: Results) -> str:

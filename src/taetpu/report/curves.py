@@ -80,9 +80,8 @@ def read_curves(folder: StudyFolder, results: Results) -> list[Curves]:
                 if metric in series and len(series[metric].step) >= least:
                     by_metric.setdefault(metric, {}).setdefault(arm["name"], {})[run["seed"]] = series[metric]
     against = {arm["name"]: arm["against"] for arm in results["arms"]}
-    paired = is_paired(results)
     curves = [
-        _curves(metric, describe_metric(results["plan"], metric), arms, against, paired)
+        _curves(metric, describe_metric(results["plan"], metric), arms, against, is_paired(results))
         for metric, arms in by_metric.items()
     ]
     return [each for each in curves if each.arms]

@@ -57,8 +57,7 @@ def draw_panels(results: Results, measured: Costs) -> dict[str, Spec]:
         panels |= {f"ladder {name}": ladder_chart(results, arm) for name, arm in designs["ladder"]["arms"].items()}
     if tasks := designs.get("tasks"):
         names = [name for name, entry in in_order(results, tasks["arms"]) if entry["pooled"]]
-        columns = tasks["rungs"]
-        panels[HEATMAP] = heatmap([*score_differences(tasks)], columns, names, "max")
+        panels[HEATMAP] = heatmap([*score_differences(tasks)], tasks["rungs"], names, "max")
         panels[PROFILES] = profiles_chart(tasks)
     if across := designs.get("across"):
         names, cells = [name for name, _ in in_order(results, across["arms"])], [*across_cells(results, across)]

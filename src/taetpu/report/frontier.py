@@ -1,7 +1,7 @@
 """Pareto fronts of arms: of quality and a cost, and of any two columns."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from taetpu.core.errors import UserError, suggest
@@ -129,12 +129,10 @@ def pareto_front(points: Sequence[tuple[float, float]], lower: bool, margin: flo
     return kept
 
 
-def describe_frontiers(frontier: dict[str, list[dict[str, Any]]], metric: str) -> list[str]:
-    """Return a sentence for each Pareto front."""
-    sentences = []
+def describe_frontiers(frontier: dict[str, list[dict[str, Any]]], metric: str) -> Iterator[str]:
+    """Yield a sentence for each Pareto front."""
     for title, points in frontier.items():
         arms = [point["arm"] for point in sorted(points, key=lambda point: point["cost"]) if point["front"]]
-        sentences.append(
+        yield (
             f"Pareto front of {metric} and {title}, ignoring differences within the noise: {summary.join_and(arms)}."
         )
-    return sentences

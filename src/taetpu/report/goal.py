@@ -1,5 +1,7 @@
 """The answer to a goal as sentences and a table. `report.goal_chart` has its chart."""
 
+from collections.abc import Iterator
+
 from taetpu.report.cost_columns import COLUMNS
 from taetpu.report.section_types import Section, Table
 from taetpu.stats import formatting
@@ -150,19 +152,16 @@ def _places(each: GoalLevel) -> int:
     return max(formatting.decimals(formatting.half_width(each["ci95"])), 3)
 
 
-def charted(results: Results) -> list[tuple[str, str, GoalAnswer]]:
-    """Return the name, the title and the data of each chart of the goal: one, or one for each task."""
-    if "goal" not in results:
-        return []
-    answer = results["goal"]
+def charted(results: Results) -> Iterator[tuple[str, str, GoalAnswer]]:
+    """Yield the name, the title and the data of each chart of the goal: one, or one for each task."""
+    if (answer := results.get("goal")) is None:
+        return
     if "tasks" not in answer:
-        return [(CHART, f"{describe_metric(results['plan'], answer['metric']).label}{OVER}", answer)]
-    shown: list[tuple[str, str, GoalAnswer]] = []
-    for name, threshold in answer["tasks"].items():
+        yield CHART, f"{describe_metric(results['plan'], answer['metric']).label}{OVER}", answer
+    for name, threshold in answer.get("tasks", {}).items():
         candidates: list[GoalCandidate] = [{**each, **each.get("tasks", {})[name]} for each in answer["candidates"]]
         part: GoalAnswer = {**answer, **threshold, "candidates": candidates}
-        shown.append((f"{CHART} {name}", f"{threshold['metric']} on {name}{OVER}", part))
-    return shown
+        yield f"{CHART} {name}", f"{threshold['metric']} on {name}{OVER}", part
 
 
 def with_means(answer: GoalAnswer) -> list[GoalCandidate]:

@@ -1,5 +1,6 @@
 """The chart of a goal: each candidate's mean over its cost, with the threshold."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import altair as alt
@@ -31,7 +32,7 @@ def goal_charts(results: Results) -> dict[str, Spec]:
 
 
 def _goal_chart(answer: GoalAnswer, shown: list[GoalCandidate], title: str) -> Spec:
-    rows = _rows(answer, shown)
+    rows = [*_rows(answer, shown)]
     spread = [row["cost"] for row in rows]
     kind = "log" if min(spread) > 0 and max(spread) / min(spread) >= LOG_FROM else "linear"
     x = alt.X("cost:Q", title=cost_title(answer["minimise"]),
@@ -43,14 +44,13 @@ def _goal_chart(answer: GoalAnswer, shown: list[GoalCandidate], title: str) -> S
         "candidate:N", alt.Tooltip("cost:Q", format=".4~s"), alt.Tooltip("mean:Q", format=".4f"), "decided:N",
     ])  # fmt: skip
     shapes = [MARKS[side][1] for side in MARKS]
-    decided = ["meets", "fails", "not decided"]
     layers = [
         chart([{"level": answer["level"]}]).mark_rule(style="goal").encode(y="level:Q"),
         base.mark_rule(strokeWidth=2).encode(y="low:Q", y2="high:Q", color=verdict_colour()),
         base.mark_point(filled=True, size=90, opacity=1).encode(
             y=y,
             color=verdict_colour(),
-            shape=alt.Shape("decided:N", scale=alt.Scale(domain=decided, range=shapes),
+            shape=alt.Shape("decided:N", scale=alt.Scale(domain=["meets", "fails", "not decided"], range=shapes),
                             title="all tasks" if "tasks" in answer else None, legend=alt.Legend(orient="top")),
         ),
         *(
@@ -63,12 +63,11 @@ def _goal_chart(answer: GoalAnswer, shown: list[GoalCandidate], title: str) -> S
     return responsive_spec(alt.layer(*layers).properties(height=HEIGHT))
 
 
-def _rows(answer: GoalAnswer, shown: list[GoalCandidate]) -> list[dict[str, Any]]:
-    """Return the points of the chart. Labels are beside them: above and below are the intervals.
+def _rows(answer: GoalAnswer, shown: list[GoalCandidate]) -> Iterator[dict[str, Any]]:
+    """Yield the points of the chart. Labels are beside them: above and below are the intervals.
 
     If there are many candidates, only those near the answer have a label.
     """
-    rows: list[dict[str, Any]] = []
     names = shorten_names([each["name"] for each in shown], POINT)
     near = {answer["smallest"], answer["best"], *answer["possible"]} if len(shown) > MOST_LABELS else set()
     middle = (shown[0]["cost"] + shown[-1]["cost"]) / 2
@@ -78,5 +77,4 @@ def _rows(answer: GoalAnswer, shown: list[GoalCandidate]) -> list[dict[str, Any]
         label = name if each["name"] in near or len(shown) <= MOST_LABELS else ""
         place = {"label": label, "label_at": "left" if each["cost"] <= middle else "right"}
         facts = {"candidate": each["name"], "verdict": verdict, "decided": each["side"] or "not decided"}
-        rows.append({**facts, **place, "cost": each["cost"], "mean": each["mean"], "low": low, "high": high})
-    return rows
+        yield {**facts, **place, "cost": each["cost"], "mean": each["mean"], "low": low, "high": high}

@@ -4,7 +4,7 @@ The functions return nothing for studies that taetpu trained.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, get_args
 
 from taetpu.report.rungs import mixes_metrics
@@ -78,71 +78,70 @@ def seed_cells(results: Results, seed: int) -> list[str | int]:
     return [*label, *([seed] if not label or not is_paired(results) else [])]
 
 
-def judged_notices(results: Results) -> list[str]:
-    """Return the caveats that a reader must know before relying on the verdicts."""
+def judged_notices(results: Results) -> Iterator[str]:
+    """Yield the caveats that a reader must know before relying on the verdicts."""
     table = results.get("judged")
     if table is None:
-        return []
-    compared = any(arm["against"] for arm in results["arms"])
-    texts = [
-        f"Exploratory: this analysis of {table['source']} was chosen after the runs had ended, so its error rate does "
-        "not cover choices that were made with the results in view."
-    ] * compared
-    texts += _history_notices(results, table.get("history", ()))
+        return
+    if any(arm["against"] for arm in results["arms"]):
+        yield (
+            f"Exploratory: this analysis of {table['source']} was chosen after the runs had ended, so its error rate "
+            "does not cover choices that were made with the results in view."
+        )
+    yield from _history_notices(results, table.get("history", ()))
     if missing := table["missing"]:
         listed = "; ".join(f"{arm} {_list_blocks(results, seeds)}" for arm, seeds in missing.items())
-        texts.append(
+        yield (
             f"Missing runs: {listed}. Effects are computed from the other runs, and are biased if runs are missing "
             "because of their results."
         )
     if lacking := _lacking_strata(results):
         listed = "; ".join(f"{arm} ({', '.join(names)})" for arm, names in lacking.items())
-        texts.append(
+        yield (
             f"Arms without runs on all values of {' and '.join(table['block'])}: {listed}. Their means are over other "
             "values than those of other arms, and effects are averages over the values that an arm shares with the "
             "baseline."
         )
     if apart := [arm["name"] for arm in results["arms"] if arm["against"] and arm.get("strata") == []]:
         what = " and ".join(table["block"])
-        texts.append(f"Not compared, since they share no value of {what} with the baseline: {', '.join(apart)}.")
+        yield f"Not compared, since they share no value of {what} with the baseline: {', '.join(apart)}."
     if table.get("disjoint"):
-        texts.append("An arm shares fewer than two seeds with the baseline, so runs are compared without pairing.")
+        yield "An arm shares fewer than two seeds with the baseline, so runs are compared without pairing."
     if ends := table.get("ends"):
         listed = ", ".join(f"{arm} {first}" + f" to {last}" * (last > first) for arm, (first, last) in ends.items())
-        texts.append(f"Runs ended at different steps: {listed}. Values after unequal training may not be comparable.")
+        yield f"Runs ended at different steps: {listed}. Values after unequal training may not be comparable."
     if empty := table.get("empty"):
-        texts.append(f"Runs without a value: {', '.join(f'{arm} {number}' for arm, number in empty.items())}.")
+        yield f"Runs without a value: {', '.join(f'{arm} {number}' for arm, number in empty.items())}."
     if titles := table.get("titles"):
-        texts.append(f"Arms that were renamed: {', '.join(f'{title} to {name}' for name, title in titles.items())}.")
-    return texts
+        yield f"Arms that were renamed: {', '.join(f'{title} to {name}' for name, title in titles.items())}."
 
 
-def judged_limits(results: Results) -> list[str]:
-    """Return sentences on what the table does not tell."""
+def judged_limits(results: Results) -> Iterator[str]:
+    """Yield sentences on what the table does not tell."""
     table = results.get("judged")
     if table is None:
-        return []
+        return
     if is_single_judged(results):
-        return ["A table does not tell whether runs with bad results were left out."]
-    limits = ["A table does not tell whether arms were tuned, nor whether runs with bad results were left out."]
+        yield "A table does not tell whether runs with bad results were left out."
+        return
+    yield "A table does not tell whether arms were tuned, nor whether runs with bad results were left out."
     if table["block"]:
-        limits.append(
+        yield (
             f"Effects are averages over the table's values of {' and '.join(table['block'])}, and verdicts are about "
             "these. Each value has the same weight, however many seeds it has. Effects that differ between values "
             "count as noise, so they widen intervals."
         )
     if not is_paired(results):
-        limits.append(
+        yield (
             "Runs are not paired: if runs with equal seeds share the order of the data or initial weights, pairing "
             "them would need fewer runs for the same effect."
         )
     elif table["seed"]:
-        limits.append(
+        yield (
             f"Runs with the same {_join_columns(table)} are compared with each other. A table does not tell whether "
             "they share the order of the data or initial weights. If they share nothing, verdicts hold, but more "
             "seeds would be needed."
         )
-    return limits
 
 
 def judged_blocks(results: Results) -> str:

@@ -1,6 +1,6 @@
 """Charts of any metric in stored runs, either over training or as last values over a setting."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -187,8 +187,8 @@ def _curves(runs: Sequence[Run], metric: str, x: str, by: str, name: Callable[[R
     return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
 
 
-def _summarise_runs(runs: Sequence[Run], metric: str, x: str) -> list[dict[str, float]]:
-    """Return mean, minimum and maximum over runs at each step, with the runs' mean position on the horizontal axis."""
+def _summarise_runs(runs: Sequence[Run], metric: str, x: str) -> Iterator[dict[str, float]]:
+    """Yield mean, minimum and maximum over runs at each step, with the runs' mean position on the horizontal axis."""
     at: dict[int, list[tuple[float, float]]] = {}
     for run in runs:
         series = run.series[curve_metric(metric, run.series)]
@@ -197,12 +197,10 @@ def _summarise_runs(runs: Sequence[Run], metric: str, x: str) -> list[dict[str, 
             if np.isfinite(value) and np.isfinite(place):
                 at.setdefault(step, []).append((place, value))
     steps = np.array(sorted(at))
-    points = []
     for step in steps[thin_indices(len(steps))].tolist() if len(steps) else []:
         places, values = zip(*at[step], strict=True)
         mean = sum(values) / len(values)
-        points.append({"x": sum(places) / len(places), "mean": mean, "low": min(values), "high": max(values)})
-    return points
+        yield {"x": sum(places) / len(places), "mean": mean, "low": min(values), "high": max(values)}
 
 
 def _axis_positions(run: Run, steps: np.ndarray, x: str) -> np.ndarray:

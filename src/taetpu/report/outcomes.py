@@ -86,10 +86,9 @@ def arrival_chart(results: Results) -> Spec | None:
     unit = COSTS[results["plan"].get("by", "steps")]
     legend = alt.Legend(symbolOpacity=1, symbolType="stroke", **label_options(names, LEGEND))
     scale = alt.Scale(scheme="tableau20" if len(names) > 10 else "tableau10")
-    share = alt.Y("share:Q", title=ARRIVALS, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%", tickCount=5))
     base = chart(rows).encode(
         x=alt.X("time:Q", title=unit, axis=alt.Axis(grid=False, format="~s" if unit != "steps" else ",~r")),
-        y=share,
+        y=alt.Y("share:Q", title=ARRIVALS, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%", tickCount=5)),
         color=alt.Color("arm:N", title=None, sort=names, legend=legend, scale=scale),
         tooltip=["arm:N", "time:Q", alt.Tooltip("share:Q", format=".0%")],
     )

@@ -119,8 +119,8 @@ def place_chart(curves: PlaceCurves) -> Spec:
     return responsive_spec(alt.layer(band, line).properties(height=HEIGHT))
 
 
-def place_sections(results: Results, curves: Sequence[PlaceCurves]) -> list[Section]:
-    """Return the sections on the loss by position and on metrics by layer."""
+def place_sections(results: Results, curves: Sequence[PlaceCurves]) -> Iterator[Section]:
+    """Yield the sections on the loss by position and on metrics by layer."""
     leads = {
         POSITION: "The mean loss over seeds at positions in the sequence, counted from 1. Each value is the mean over "
         "a range of neighbouring positions. The loss of a model that uses its context falls with the position.",
@@ -128,13 +128,11 @@ def place_sections(results: Results, curves: Sequence[PlaceCurves]) -> list[Sect
         "the largest value of a seed. Verdicts are about the primary metric alone.",
     }
     titles = {POSITION: "Loss by position", LAYER: "Metrics by layer"}
-    sections = []
     for across, lead in leads.items():
         shown = [each for each in curves if each.across == across]
         tables = [_position_table(each, summary.mean_places(results)) for each in shown]
         tables = tables if across == POSITION else list(map(_layer_table, shown))
-        sections.append(Section(titles[across], lead, tables, [(each.title, each.title) for each in shown]))
-    return sections
+        yield Section(titles[across], lead, tables, [(each.title, each.title) for each in shown])
 
 
 def _position_table(curves: PlaceCurves, places: int) -> Table:

@@ -55,8 +55,7 @@ def find_priors(results: Results, base: Mapping[str, Any]) -> dict[str, Prior]:
     for arm in results["arms"]:
         against = baseline_of(results, arm)["diff"]
         changes = [(path, value) for path, value in arm["diff"].items() if (path, value) not in against.items()]
-        match = arm["role"].get("match", {})
-        changes = [(path, value) for path, value in changes if path not in match]
+        changes = [(path, value) for path, value in changes if path not in arm["role"].get("match", {})]
         if arm["against"] is not None and len(changes) == 1 and (known := _find_prior(*changes[0], against, base)):
             priors[arm["name"]] = known
     return priors

@@ -175,8 +175,7 @@ def divergence_section(results: Results) -> Section:
     rows = []
     for arm in results["arms"]:
         if worst := arm["worst_case"]:
-            base = baseline_of(results, arm)
-            lost = [f"{each['diverged']} of {len(each['runs'])}" for each in (arm, base)]
+            lost = [f"{each['diverged']} of {len(each['runs'])}" for each in (arm, baseline_of(results, arm))]
             effects = format_effect(arm, results), format_effect(worst, results)
             test = formatting.p_value(arm["divergence_p"])
             rows.append([arm["name"], *lost, test, *effects, format_interval(worst["ci95"], results)])

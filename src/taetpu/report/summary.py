@@ -328,15 +328,14 @@ def counted_arms(results: Results) -> list[Arm]:
     arms = [arm for arm in results["arms"] if arm["against"] and "match" not in arm["role"]]
     top = rungs.largest(results)
     arms = [arm for arm in arms if top is None or arm["role"].get("ladder", {}).get("rung") == top]
-    tuned = [arm for arm in arms if "tuned" in arm["role"]]
-    return tuned or arms
+    return [arm for arm in arms if "tuned" in arm["role"]] or arms
 
 
 def notices(results: Results) -> list[str]:
     """Return the caveats that a reader must know before relying on the verdicts."""
     arms = results["arms"]
     outcomes = Counter(run["outcome"] for arm in arms for run in arm["runs"])
-    seeds, texts = len(results["seeds"]), judged_notices(results)
+    seeds, texts = len(results["seeds"]), [*judged_notices(results)]
     if not results["complete"]:
         texts.append(f"Not final: {outcomes['unfinished']} of {_count(outcomes.total(), 'run')} have not finished.")
     elif "searched" in results:

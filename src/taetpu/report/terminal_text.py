@@ -134,8 +134,7 @@ def _sorted_rows(results: Results) -> list[tuple[Arm, summary.Row]]:
         compared = arm["against"] is not None
         return places[arm["against"] or arm["name"]], compared, order.index(row.verdict), -abs(arm["effect"] or 0.0)
 
-    pairs = zip(results["arms"], summary.verdict_rows(results), strict=True)
-    return sorted(pairs, key=rank)
+    return sorted(zip(results["arms"], summary.verdict_rows(results), strict=True), key=rank)
 
 
 def _undecided_beyond_zero(results: Results) -> Iterator[str]:

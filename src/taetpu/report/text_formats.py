@@ -160,9 +160,8 @@ def runs_csv(results: Results) -> str:
 
 def run_rows(results: Results) -> tuple[list[str], list[list[Any]]]:
     """Return the names of the columns, and a row for each run; see `runs_csv`."""
-    names = ("id", "outcome", "value")
     rows = [
-        [arm["name"], *seed_cells(results, run["seed"]), *(run[name] for name in names)]
+        [arm["name"], *seed_cells(results, run["seed"]), *(run[name] for name in ("id", "outcome", "value"))]
         for arm in results["arms"]
         for run in arm["runs"]
     ]

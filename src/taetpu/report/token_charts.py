@@ -134,13 +134,12 @@ def attention_map(pattern: np.ndarray, texts: Sequence[str], title: str) -> Any:
     (rows,), scale = _weights([pattern])
     side = _cells(len(texts), 700, 18)
     x = alt.X("key:O", axis=token_axis(texts, "key (attended to)", orient="top", **_across(texts)), scale=_all(texts))
-    y = alt.Y("query:O", axis=token_axis(texts, "query"), scale=_all(texts))
     cells = (
         chart(rows)
         .mark_rect()
         .encode(
             x=x,
-            y=y,
+            y=alt.Y("query:O", axis=token_axis(texts, "query"), scale=_all(texts)),
             color=alt.Color("weight:Q", scale=scale, legend=_legend("weight", side, **WEIGHT_LEGEND)),
             tooltip=["query:O", "key:O", "weight:Q"],
         )

@@ -29,8 +29,7 @@ def describe_worth(results: Results) -> list[str]:
         if arm["all"] is None:
             lines.append(f"{name} has no multiplier. {_arm_refusal(arm)}")
             continue
-        interval = arm["all"]["ci95"]
-        sure = f" (95 % interval {_interval(arm['all'])})" if interval else ""
+        sure = f" (95 % interval {_interval(arm['all'])})" if arm["all"]["ci95"] else ""
         lines.append(f"{name} {_number(arm['all'])}{sure}")
     return [f"Worth in compute, as a factor on the baseline's training FLOPs: {'; '.join(lines)}."]
 
@@ -130,8 +129,7 @@ def _law_table(law: ScalingLaw) -> Table:
         ]
         for rung in law["rungs"]
     ]
-    columns = ("rung", "training FLOPs", "baseline's mean", "law", "standard error", "deviation in FLOPs")
-    return Table(columns, rows)
+    return Table(("rung", "training FLOPs", "baseline's mean", "law", "standard error", "deviation in FLOPs"), rows)
 
 
 def _notes(law: ScalingLaw) -> list[str]:

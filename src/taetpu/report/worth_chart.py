@@ -39,8 +39,7 @@ def law_chart(results: Results, worth: Worth, law: ScalingLaw) -> Spec:
     rows = [row for row in rows if row["flops"] and row["mean"] is not None]
     low, high = law["rungs"][0]["compute"], law["rungs"][-1]["compute"]
     reach = (high / low) ** (1 / (len(law["rungs"]) - 1))
-    ends = (low / reach, low, high, high * reach)
-    parts = [_line(law, *pair) for pair in pairwise(ends)]
+    parts = [_line(law, *pair) for pair in pairwise((low / reach, low, high, high * reach))]
     x = alt.X("flops:Q", title="training FLOPs", scale=alt.Scale(type="log", nice=False, padding=8),
               axis=alt.Axis(format=".2~s", tickCount=5, grid=False))  # fmt: skip
     y = alt.Y("mean:Q", title=metric.title, scale=alt.Scale(zero=False, padding=12),

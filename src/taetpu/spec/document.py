@@ -160,24 +160,21 @@ def format_brief(value: Any) -> str:
     return str(value["kind"]) if isinstance(value, Mapping) and "kind" in value else format_value(value)
 
 
-def format_value(value: Any) -> str:
-    """Format a value on one line, in the notation of a study file."""
+def format_value(value: Any, quote: bool = False) -> str:
+    """Format a value on one line, in the notation of a study file. For `quote`, see `format_yaml`."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{k}: {format_value(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{k}: {format_value(v, quote)}" for k, v in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(format_value(v) for v in value) + "]"
+        return "[" + ", ".join(format_value(v, quote) for v in value) + "]"
     if isinstance(value, bool):
         return "true" if value else "false"
-    return "none" if value is None else str(value)
+    quoted = quote and isinstance(value, str) and not PLAIN.fullmatch(value)
+    return json.dumps(value) if quoted else "none" if value is None else str(value)
 
 
 def format_yaml(value: Any) -> str:
     """Return a value as YAML on one line, with quotes around text that YAML would read as something else."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{k}: {format_yaml(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(format_yaml(v) for v in value) + "]"
-    return json.dumps(value) if isinstance(value, str) and not PLAIN.fullmatch(value) else format_value(value)
+    return format_value(value, quote=True)
 
 
 class CoreResolver(VersionedResolver):

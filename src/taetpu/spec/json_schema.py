@@ -253,7 +253,6 @@ def _in_study_files(schema: Any, inner: Schema) -> Any:
     kept = {key: _in_study_files(value, inner) for key, value in schema.items() if key not in ("title", "description")}
     if "prefixItems" in kept:  # of a later draft
         kept["items"] = kept.pop("prefixItems")
-    entries = kept.get("additionalProperties")
-    if inner and entries == inner:
+    if inner and kept.get("additionalProperties") == inner:
         kept["additionalProperties"] = _mapping(inner, NONE)
     return kept

@@ -292,8 +292,7 @@ def _goal(spec: StudySpec, arms: tuple[Arm, ...], primaries: Mapping[str, str]) 
 def _measured(arms: Sequence[Arm], primaries: Mapping[str, str]) -> Measured:
     """Return the primary metric of arms, and the specs of the metrics that all of them have."""
     shared = [name for name in arms[0].config.metrics() if all(name in arm.config.metrics() for arm in arms)]
-    specs = {name: arms[0].config.metric_spec(name) for name in shared}
-    return Measured(primaries[arms[0].name], specs)
+    return Measured(primaries[arms[0].name], {name: arms[0].config.metric_spec(name) for name in shared})
 
 
 def _primaries(spec: StudySpec, base: Mapping[str, Any], measure: Measure, arms: tuple[Arm, ...]) -> dict[str, str]:

@@ -95,7 +95,7 @@ def repetitions(spec: StudyFile, base: Mapping[str, Any]) -> tuple[Key, list[Run
         raise UserError(problem, path=(used[1],), remedy=f"Remove {used[1]}, or write a separate study for it.")
     if not used:
         return "ladder", []
-    listed = {"ladder": _scales, "tasks": _tasks, "across": _settings}[used[0]](spec, base)
+    listed = [*{"ladder": _scales, "tasks": _tasks, "across": _settings}[used[0]](spec, base)]
     if len(listed) < 2 or all(rung.changes for rung in listed):
         ours = {"ladder": "rungs of ladder", "tasks": "tasks", "across": "settings of across"}[used[0]]
         what = {"ladder": "scale", "tasks": "task", "across": "setting"}[used[0]]
@@ -229,17 +229,16 @@ def own_measure(spec: StudyFile, base: Mapping[str, Any]) -> Measure:
 # --- settings --------------------------------------------------------------------------------------------------------
 
 
-def _settings(spec: StudyFile, base: Mapping[str, Any]) -> list[Rung]:
-    """Return the settings of `across`: the baseline's, and each other value of one setting at a time."""
+def _settings(spec: StudyFile, base: Mapping[str, Any]) -> Iterator[Rung]:
+    """Yield the settings of `across`: the baseline's, and each other value of one setting at a time."""
     names = {name: name for name in spec.across} | short_paths([str(name) for name in spec.across if "." in str(name)])
-    listed = [Rung(AS_WRITTEN, {}, {})]
+    yield Rung(AS_WRITTEN, {}, {})
     for written, value in spec.across.items():
         place = ("across", written)
         factor = read_factor(spec, str(names[written]), str(written), value, base, place)
         for title, changes in factor.levels[1:]:
             places: dict[str, KeyPath] = {path: (*place, path) if path != written else place for path in changes}
-            listed.append(Rung(title, changes, places, factor=factor.name))
-    return listed
+            yield Rung(title, changes, places, factor=factor.name)
 
 
 # --- data for the analysis -------------------------------------------------------------------------------------------

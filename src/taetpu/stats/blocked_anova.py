@@ -244,8 +244,7 @@ class Blocked:
     def contrast_by_seed(self, contrast: Mapping[str, float]) -> Array:
         """Return the weighted sum of the values for each seed that all arms in the contrast share."""
         rows, shared = self._shared(contrast)
-        weights = np.array([contrast[self.arms[i]] for i in rows])
-        return weights @ self.y[rows][:, shared]
+        return np.array([contrast[self.arms[i]] for i in rows]) @ self.y[rows][:, shared]
 
     def seed_weights(self, contrast: Mapping[str, float]) -> Array:
         """Return the weight of each seed of `contrast_by_seed` in their mean: equal within and between strata."""

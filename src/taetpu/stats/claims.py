@@ -124,8 +124,7 @@ def parse_claim(text: Any, where: KeyPath) -> AnyClaim:
         of = MEASURE.fullmatch(parts["arm"])
         subject = (of["arm"], of["measure"], of["table"]) if of else (parts["arm"], "", "")
         try:
-            level = parse_float(parts["level"])
-            return LevelClaim(text, subject[0], parts["side"], level, *subject[1:])
+            return LevelClaim(text, subject[0], parts["side"], parse_float(parts["level"]), *subject[1:])
         except ValueError:
             problem = f"the level must be a number, got {parts['level']!r}"
             raise UserError(problem, path=where, remedy="Use e.g. 1.9.") from None

@@ -277,8 +277,7 @@ def _limits_of_arms(study: FrozenStudy) -> list[str]:
     if not several:
         return [LIMITS["arms"]] if len(alone) > 1 else []
     combined = [arm for arm, changes in several.items() if all({path: v} in alone for path, v in changes.items())]
-    together = [arm for arm in several if arm not in combined]
-    named = {"together": together, "combined": combined}
+    named = {"together": [arm for arm in several if arm not in combined], "combined": combined}
     return [LIMITS[name].format(arms=formatting.list_names(arms)) for name, arms in named.items() if arms]
 
 

@@ -202,8 +202,7 @@ def possible(tested: Sequence[Comparison], decided: Sequence[Decision | None], a
         equal = [i for i, each in enumerate(tested) if each.level.cost == cost]
         meeting = [i for i in equal if is_decided(decided[i], "meets", alpha)]
         if meeting:
-            best = min(meeting, key=lambda i: tested[i].p["meets"])
-            return [*kept, best], False
+            return [*kept, min(meeting, key=lambda i: tested[i].p["meets"])], False
         kept += [i for i in equal if not is_decided(decided[i], "fails", alpha)]
     return kept, True
 
@@ -306,8 +305,7 @@ def goal_arms(goal: PlannedGoal, study: FrozenStudy) -> dict[str, list[str]]:
     """Return the arms of each candidate: itself, or the arm on each task of the goal."""
     if "tasks" not in goal:
         return {arm: [arm] for arm in study["arms"]}
-    named = repeated_names(study)
-    return {name: [rungs[task] for task in goal["tasks"]] for name, rungs in named.items()}
+    return {name: [rungs[task] for task in goal["tasks"]] for name, rungs in repeated_names(study).items()}
 
 
 def goal_metrics(goal: PlannedGoal, study: FrozenStudy) -> dict[str, str]:

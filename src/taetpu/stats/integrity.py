@@ -10,6 +10,7 @@ from typing import Any
 
 from taetpu.core.errors import UserError
 from taetpu.core.identity import ID_LENGTH, canonical_json, computation_fields, recorded_identity, without_defaults
+from taetpu.core.short_paths import value_at
 from taetpu.stats.arm_changes import baseline_settings
 from taetpu.stats.load import read_config
 from taetpu.store.digests import Damaged
@@ -93,8 +94,7 @@ def check_record(run: RunFolder) -> Iterator[str]:
     Raises:
         UserError: If the run's `config.json` is damaged.
     """
-    recorded = read_config(run)
-    known = {"arm": run.arm, "seed": run.seed, "id": run.id, **recorded}
+    known = {"arm": run.arm, "seed": run.seed, "id": run.id, **read_config(run)}
     yield from wrong if (wrong := list(_check_folder(run, known))) else _check_identity(run, known)
 
 
@@ -225,24 +225,16 @@ def _values_at(config: Mapping[str, Any], path: str, layered: bool) -> list[Any]
     section, *rest = path.split(".")
     layers = config.get("model", {}).get("layers", [])
     if section != "model":
-        values = [_get(config, [section, *rest])]
+        values = [value_at(config, path, MISSING)]
     elif rest == ["num_layers"]:
         values = [len(layers)]
     elif rest[:1] == ["layers"]:
-        values = [_get(layer, rest[2:]) for layer in layers] if len(rest) > 2 else []
+        values = [value_at(layer, rest[2:], MISSING) for layer in layers] if len(rest) > 2 else []
     elif layered and layers and rest[:1] and rest[0] in layers[0]:
         values = []
     else:
-        values = [_get(config["model"], rest), *(_get(layer, rest) for layer in layers)]
+        values = [value_at(part, rest, MISSING) for part in (config["model"], *layers)]
     return [value for value in values if value is not MISSING]
-
-
-def _get(data: Any, parts: Sequence[str]) -> Any:
-    for part in parts:
-        if not isinstance(data, Mapping) or part not in data:
-            return MISSING
-        data = data[part]
-    return data
 
 
 def _could_resolve_to(resolved: Any, written: Any) -> bool:

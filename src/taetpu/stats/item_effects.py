@@ -11,7 +11,7 @@ Biometrics Bulletin 2; Miller 2024, "Adding Error Bars to Evals", arXiv 2411.006
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -153,7 +153,7 @@ def _compare(name: str, spec: MetricSpec, table: Table, against: Mapping[str, st
             "name": arm, "against": base, "seeds": len(by_seed), "mean": scored.mean,
             "ci95": scored.interval(spec.bounds),
             "comparison": None if differences is None else _comparison(differences, spec),
-            "groups": _groups(groups, numbers, np.stack([*by_seed.values()]), differences, spec),
+            "groups": [*_groups(groups, numbers, np.stack([*by_seed.values()]), differences, spec)],
         })  # fmt: skip
     items = len(first.evaluation[spec.mean_of[0]])
     return {"name": name, "unit": spec.unit, "items": items, "chance": facts.get("chance"), "arms": arms}
@@ -192,17 +192,15 @@ def _groups(
     values: Float[np.ndarray, "seed item"],
     differences: Float[np.ndarray, "seed item"] | None,
     spec: MetricSpec,
-) -> list[ItemGroup]:
-    """Return the means of groups of items, with the differences from the baseline."""
-    rows: list[ItemGroup] = []
+) -> Iterator[ItemGroup]:
+    """Yield the means of groups of items, with the differences from the baseline."""
     width = spec.bounds[1] - spec.bounds[0]
     for number, group in enumerate(groups if numbers is not None else ()):
         inside = numbers == number
         mean = crossed_mean(values[:, inside])
         effect = None if differences is None else crossed_mean(differences[:, inside])
-        rows.append({
+        yield {
             "group": group, "items": int(np.sum(inside)), "mean": mean.mean, "ci95": mean.interval(spec.bounds),
             "effect": None if effect is None else effect.mean,
             "effect_ci95": None if effect is None else effect.interval((-width, width)),
-        })  # fmt: skip
-    return rows
+        }  # fmt: skip

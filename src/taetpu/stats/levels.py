@@ -57,8 +57,7 @@ def errors_of_studies(y: Array) -> tuple[Array, Array]:
     if y.shape[1] < WEIGHED_ARMS or not (squares.sum(1) > 0).all():
         return np.sqrt(squares / own_df / counts), own_df
     share = _independent_share(centred)[:, None]
-    known = posterior(squares * share, own_df * share)
-    mean, variance = _log_moments(known)
+    mean, variance = _log_moments(posterior(squares * share, own_df * share))
     squared, df = matched(mean, variance)
     total = (own_df * share).sum(1, keepdims=True)
     errors = np.sqrt(np.maximum(squared, squares / own_df) / counts)

@@ -253,8 +253,7 @@ def count_packs(table: Table) -> list[dict[str, Any]]:
     layouts: dict[str, dict[str, Any]] = {}
     for result in (result for arm in table.cells for result in table.results(arm)):
         pack = {key: value for key, value in result.get("pack", {}).items() if key != "id"}
-        entry = layouts.setdefault(str(sorted(pack.items())), {**pack, "runs": 0})
-        entry["runs"] += 1
+        layouts.setdefault(str(sorted(pack.items())), {**pack, "runs": 0})["runs"] += 1
     return list(layouts.values())
 
 

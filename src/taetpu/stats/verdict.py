@@ -4,7 +4,7 @@ Absence of evidence is not evidence of absence, so an effect that is neither sig
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TypeVar
@@ -71,8 +71,7 @@ def collect_evidence(
     tests = {arm: divergence.boschloo_p(counts[arm], counts[against[arm]]) for arm in effects}
     lost = {arm for arm in effects if counts[arm].diverged and not counts[arm].finished}
     p = {arm: tests[arm] if arm in lost else _p(effects[arm], plan) for arm in effects}
-    overall = {arm: None if value is None else plan.overall_p(value, seeds) for arm, value in p.items()}
-    corrected = holm(overall)
+    corrected = holm({arm: None if value is None else plan.overall_p(value, seeds) for arm, value in p.items()})
     worst = {arm for arm in effects if counts[arm].diverged or counts[against[arm]].diverged}
     return {
         arm: Evidence(
@@ -205,21 +204,17 @@ def format_evidence(evidence: Evidence, plan: Plan, sides: Sides, places: int = 
     return "; ".join([text, *notes, *_divergence_notes(evidence, plan, sides, places)]) + "."
 
 
-def _noise_notes(effect: Effect, plan: Plan, sides: Sides) -> list[str]:
-    """Return what is said of unequal or correlated noise, which widens an interval."""
-    notes = []
+def _noise_notes(effect: Effect, plan: Plan, sides: Sides) -> Iterator[str]:
+    """Yield what is said of unequal or correlated noise, which widens an interval."""
     if effect.guarded:
         noisy = f"{sides.first} or {sides.other} is noisier than the rest"
-        notes.append(f"{noisy}, so the most conservative of its tests is used")
+        yield f"{noisy}, so the most conservative of its tests is used"
     elif effect.copies and plan.noise == "guard":
-        notes.append(
-            "noise is correlated between arms, so a test that does not pool it is used if it is more conservative"
-        )
+        yield ("noise is correlated between arms, so a test that does not pool it is used if it is more conservative")
     elif effect.copies:
-        notes.append("noise is correlated between arms, so differences within seeds count where they vary more")
+        yield "noise is correlated between arms, so differences within seeds count where they vary more"
     if effect.noisier:
-        notes.append(f"runs of {formatting.list_names(effect.noisier)} seem noisier than those of most arms")
-    return notes
+        yield f"runs of {formatting.list_names(effect.noisier)} seem noisier than those of most arms"
 
 
 def seeds_still_needed(evidence: Evidence, arms: int, plan: Plan) -> int | None:
@@ -268,19 +263,18 @@ def _favoured_by_divergence(evidence: Evidence, plan: Plan) -> bool:
     return more or _is_better(evidence.imputed, plan.better) != better
 
 
-def _divergence_notes(evidence: Evidence, plan: Plan, sides: Sides, places: int) -> list[str]:
+def _divergence_notes(evidence: Evidence, plan: Plan, sides: Sides, places: int) -> Iterator[str]:
     count, base, worst = evidence.count, evidence.baseline, evidence.imputed
     if worst is None:
-        return []
+        return
     p = "" if evidence.divergence_p is None else f" (exact test p {formatting.p_value(evidence.divergence_p)})"
     first, second = sides.runs
-    notes = [f"{count.diverged} of {first} runs diverged, {base.diverged} of {second} of {sides.other}{p}"]
+    yield f"{count.diverged} of {first} runs diverged, {base.diverged} of {second} of {sides.other}{p}"
     if worst.effect is not None:
         size = formatting.effect(worst.effect, worst.interval, places)
-        notes.append(f"counted as the worst value that finished, the effect is {size}")
+        yield f"counted as the worst value that finished, the effect is {size}"
     if _is_significant(evidence, plan) and _favoured_by_divergence(evidence, plan):
-        notes.append("the runs that finished are not a fair sample")
-    return notes
+        yield "the runs that finished are not a fair sample"
 
 
 def _format_difference(effect: Effect, plan: Plan, places: int, other: str) -> str:

@@ -231,11 +231,10 @@ def _close(stored: Any, computed: Any) -> bool:
         stored = stored.replace(earlier, current)
     if FIGURE.split(stored) != FIGURE.split(computed):
         return False
-    for number, other in zip(FIGURE.findall(stored), FIGURE.findall(computed), strict=True):
-        places = min(map(_decimal_places, (number, other)))
-        if abs(float(number) - float(other)) > (1 + CLOSE) * 0.5 * 10.0**-places:
-            return False
-    return True
+    pairs = zip(FIGURE.findall(stored), FIGURE.findall(computed), strict=True)
+    return all(
+        abs(float(a) - float(b)) <= (1 + CLOSE) * 0.5 * 10.0 ** -min(map(_decimal_places, (a, b))) for a, b in pairs
+    )
 
 
 def _decimal_places(figure: str) -> int:

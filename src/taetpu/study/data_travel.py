@@ -1,5 +1,6 @@
 """What of a study's data travels to other machines, and what they download themselves."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from taetpu.data.remote.sources import is_remote
@@ -20,8 +21,8 @@ def fetched_sources(study: Study) -> list[str]:
     return sorted({name for arm in study.arms for name in arm.config.task.sources if is_remote(name)})
 
 
-def describe_travel(study: Study, *, shared: bool = False) -> list[str]:
-    """Return a line on the files of the study's data, and one on sources that are downloaded; without data, none.
+def describe_travel(study: Study, *, shared: bool = False) -> Iterator[str]:
+    """Yield a line on the files of the study's data, and one on sources that are downloaded; without data, none.
 
     Args:
         study: The study.
@@ -32,11 +33,9 @@ def describe_travel(study: Study, *, shared: bool = False) -> list[str]:
     """
     files = {path.resolve() for path in data_files(study)}
     fetched = fetched_sources(study)
-    lines = []
     if files:
         size = sum(path.stat().st_size for path in files)
         what = f"data: {size:,} bytes in {len(files):,} file{'' if len(files) == 1 else 's'}"
-        lines.append(f"{what} {'must be under the same paths on every node' if shared else 'are copied'}")
+        yield f"{what} {'must be under the same paths on every node' if shared else 'are copied'}"
     if fetched:
-        lines.append(f"data: {', '.join(fetched)}: downloaded by each machine, not copied")
-    return lines
+        yield f"data: {', '.join(fetched)}: downloaded by each machine, not copied"

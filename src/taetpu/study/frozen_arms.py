@@ -72,5 +72,4 @@ def refuse_tuned_seeds(study: LoadedStudy[Any], stored: Mapping[str, Any]) -> No
     """Raise `UserError` if arms would be compared on seeds that they were tuned on."""
     if shared := set(study.seeds) & set(stored.get("tuning", {}).get("seeds", ())):
         problem = f"seed {min(shared)} was used for tuning, so arms cannot be compared on it"
-        error = UserError(problem, path=("seeds",), remedy="Use other seeds.")
-        raise study.document.locate(error)
+        raise study.document.locate(UserError(problem, path=("seeds",), remedy="Use other seeds."))

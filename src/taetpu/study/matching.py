@@ -103,8 +103,7 @@ def _may_change(study: Study, arm: Arm, paths: tuple[str, ...]) -> bool:
 
 def _matched(study: Study, arm: Arm, kind: MatchKind, changes: Mapping[str, Any]) -> Iterator[Arm]:
     baseline = study.against(arm)
-    match = MatchRole(of=arm.name, by=kind, **changes)
-    role: Role = {**arm.role, "against": baseline.name, "match": match}
+    role: Role = {**arm.role, "against": baseline.name, "match": MatchRole(of=arm.name, by=kind, **changes)}
     try:
         matched = derive_arm(study, arm, bounded(f"{arm.name}@{kind}"), changes, "matched", role)
     except UserError as error:

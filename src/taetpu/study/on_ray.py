@@ -301,8 +301,7 @@ def train_pack(study: Study, folder: StudyFolder, plan_id: str, profile: int) ->
         error = trainer.train(pack, waited=time.monotonic() - began)
     if error is None:
         return Trained()
-    failure = f"on {platform.node()}: {type(error).__name__}: {error}"
-    return Trained(failure, out_of_memory(error))
+    return Trained(f"on {platform.node()}: {type(error).__name__}: {error}", out_of_memory(error))
 
 
 def _load_runs(folder: StudyFolder, keys: Sequence[RunKey]) -> list[Run]:

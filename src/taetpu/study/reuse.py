@@ -107,8 +107,7 @@ def check_reusable(run: Run, other: RunFolder) -> None:
         changed = ["config"]
     for part in changed:
         raise UserError(f"the {part} of this run does not match its ID {run.id[:8]}", file=other.where, remedy=remedy)
-    plan = StudyFolder(other.store, other.study).read_study()["plan"]
-    for problem in find_contradictions(other, plan):
+    for problem in find_contradictions(other, StudyFolder(other.store, other.study).read_study()["plan"]):
         raise UserError(problem, file=other.where, remedy=remedy)
 
 

@@ -221,8 +221,7 @@ def kueue_job(
         },
     }
     config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": share.name}, **_contents(base, files)}
-    comment = f"{share.study} on {tpu.name}: kubectl apply -f THIS_FILE"
-    return _yaml(comment, config, job)
+    return _yaml(f"{share.study} on {tpu.name}: kubectl apply -f THIS_FILE", config, job)
 
 
 def _rules() -> list[dict[str, Any]]:
@@ -271,8 +270,7 @@ def _one_host(tpu: Slice, share: Share) -> None:
     if tpu.hosts > 1:
         problem = f"{tpu.name} has {tpu.hosts} hosts, but each of the {share.shards} shards is trained by one host"
         single = f"{tpu.generation.names[0]}-{max(tpu.generation.single_host_chips) * tpu.generation.per_chip}"
-        remedy = f"Use {single}."
-        raise UserError(problem, path=("--tpu",), remedy=remedy)
+        raise UserError(problem, path=("--tpu",), remedy=f"Use {single}.")
 
 
 def _yaml(comment: str, *documents: Mapping[str, Any]) -> str:

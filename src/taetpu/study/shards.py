@@ -73,8 +73,7 @@ class ShardExecutor(Executor):
         """
         packs = PackStore(self.folder, runs)
         packs.plan(sources, packing)
-        missing = missing_packs(packs, callback, packing)
-        if not missing:
+        if not missing_packs(packs, callback, packing):
             return []
         self.study_claim.close()
         loop = ShareLoop(self.folder, self.shard, self.staged, self.wait, callback.on_wait, self.has_begun)

@@ -108,10 +108,9 @@ def _on_one_line(value: Any, key: Callable[[Any], str], sign: str) -> str:
 
 def _quote(value: Any) -> str:
     """Return text in double quotes, for YAML and TOML. Characters that are not printable are escaped."""
-    quoted = json.dumps(str(value), ensure_ascii=False)
     return "".join(
         sign if sign.isprintable() else f"\\u{ord(sign):04x}" if ord(sign) < 2**16 else f"\\U{ord(sign):08x}"
-        for sign in quoted
+        for sign in json.dumps(str(value), ensure_ascii=False)
     )
 
 

@@ -52,8 +52,7 @@ class ProgramMeasure(Measure):
             if getattr(self, name):
                 raise UserError(f"{name} is not possible: {reason}", path=(name,), remedy=f"Remove {name}.")
         if self.by != "steps":
-            problem = f"by={self.by}: the program reports steps only"
-            raise UserError(problem, path=("by",), remedy="Use by: steps.")
+            raise UserError(f"by={self.by}: the program reports steps only", path=("by",), remedy="Use by: steps.")
         return self
 
     @property

@@ -111,8 +111,7 @@ class LiveCurves:
         """Return all curves, and store them as they are if what was appended differs from them."""
         curves = join_curves(self.earlier, self.reader.curves)
         self.flush()
-        stored = self.run.metrics()
-        if not _equal(stored, curves):
+        if not _equal(self.run.metrics(), curves):
             self.run.store.delete(f"{self.run.key}/metrics")
             if curves:
                 self.run.append(0, last_step(curves), curves)
@@ -175,45 +174,34 @@ def run_attempt(
         remedy = "Undo the change and repeat the command, or use another name for the study."
         raise study.document.locate(UserError(problem, path=("program", "inputs"), remedy=remedy))
     with hold_locks([files.place / "lock", *slot.locks]) as locks:
-        return _run_locked(study, run, files, slot, started, locks)
-
-
-def _run_locked(
-    study: ProgramStudy,
-    run: ProgramRun,
-    files: RunFiles,
-    slot: Slot,
-    started: Callable[[Process, Sequence[str]], None],
-    locks: Sequence[int],
-) -> Ended:
-    """Run the program of a run, whose supervisor holds locks, given by their descriptors (see `run_attempt`)."""
-    number = files.begin(study.program.resume)
-    filled = fill_command(study, run, files.path)
-    filled.write()
-    files.run.start(run.record({"cwd": str(study.cwd), "variables": filled.variables}))
-    earlier = files.run.metrics() if study.program.resume else {}
-    sources = parse_sources(study.program.metrics)
-    reader = MetricReader(sources, files.path, required=[study.measure.primary])
-    live = LiveCurves(files.run, reader, earlier)
-    limits = Limits(seconds=study.program.time_limit, memory=slot.memory, output=study.program.output)
-    problem, ending = "", None
-    process = start(study, filled, files.output(number), slot, limits, locks)
-    with process:
-        started(process, filled.words)
-        try:
-            ending = process.wait(reader, live)
-            reader.finish(ending.succeeded)
-        except UserError as error:
-            problem = error.message
-    curves = live.settle()
-    ended = _judge(study, ending, problem, reader, curves)
-    about = {"how": ended.how, "problem": ended.problem, "lines": list(ended.lines), "outcome": ended.outcome}
-    files.write(number, {**files.read(number), **about, **_usage(ending)})
-    if ended.outcome:
-        last = {name: float(series.value[-1]) for name, series in curves.items() if len(series.value)}
-        kept = {name: value for name, value in last.items() if math.isfinite(value) or name == study.measure.primary}
-        files.run.finish({"outcome": ended.outcome, "steps": last_step(curves), "metrics": kept})
-    return ended
+        number = files.begin(study.program.resume)
+        filled = fill_command(study, run, files.path)
+        filled.write()
+        files.run.start(run.record({"cwd": str(study.cwd), "variables": filled.variables}))
+        earlier = files.run.metrics() if study.program.resume else {}
+        reader = MetricReader(parse_sources(study.program.metrics), files.path, required=[study.measure.primary])
+        live = LiveCurves(files.run, reader, earlier)
+        limits = Limits(seconds=study.program.time_limit, memory=slot.memory, output=study.program.output)
+        problem, ending = "", None
+        process = start(study, filled, files.output(number), slot, limits, locks)
+        with process:
+            started(process, filled.words)
+            try:
+                ending = process.wait(reader, live)
+                reader.finish(ending.succeeded)
+            except UserError as error:
+                problem = error.message
+        curves = live.settle()
+        ended = _judge(study, ending, problem, reader, curves)
+        about = {"how": ended.how, "problem": ended.problem, "lines": list(ended.lines), "outcome": ended.outcome}
+        files.write(number, {**files.read(number), **about, **_usage(ending)})
+        if ended.outcome:
+            last = {name: float(series.value[-1]) for name, series in curves.items() if len(series.value)}
+            kept = {
+                name: value for name, value in last.items() if math.isfinite(value) or name == study.measure.primary
+            }
+            files.run.finish({"outcome": ended.outcome, "steps": last_step(curves), "metrics": kept})
+        return ended
 
 
 def start(
@@ -231,8 +219,7 @@ def start(
         )  # fmt: skip
     except UserError as error:
         command = ("program", "command", *error.path) if error.path == (0,) else ("program", "command")
-        place = UserError(error.problem, path=command, remedy=error.remedy)
-        raise study.document.locate(place) from None
+        raise study.document.locate(UserError(error.problem, path=command, remedy=error.remedy)) from None
 
 
 def _judge(
@@ -242,13 +229,10 @@ def _judge(
     primary = study.measure.primary
     if ending is None:  # the reader refused a value, and the program was stopped
         return Ended("", "stopped early", problem, last=dict(reader.last))
-    stopped = ending.cause == "stopped"
-    if not ending.succeeded:
-        return Ended("", ending.describe(), problem, ending.lines, dict(reader.last), stopped)
-    if not problem and primary not in curves:
+    if ending.succeeded and not problem and primary not in curves:
         problem = f"the program ended without a value of {primary!r}"
-    if problem:
-        return Ended("", ending.describe(), problem, ending.lines, dict(reader.last))
+    if problem or not ending.succeeded:
+        return Ended("", ending.describe(), problem, ending.lines, dict(reader.last), ending.cause == "stopped")
     outcome = "finished" if math.isfinite(float(curves[primary].value[-1])) else "diverged"
     return Ended(outcome, ending.describe(), "", ending.lines, dict(reader.last))
 

@@ -1,6 +1,7 @@
 """The plan of a study of a program: its arms, the command of each, and the runs that are left."""
 
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,22 +41,8 @@ def preview_program(
     done = [run for run in folder.runs() if run.status() == "done"] if folder.exists() else []
     if folder.exists():
         check_program(read_study(folder), study, done)
-    finished, first = {(run.arm, run.seed, run.id) for run in done}, study.seeds[0]
     words, variables, config = _filled(study, study.arms[0], folder)
-    arms = []
-    for arm in study.arms:
-        runs = [study.run(arm, seed) for seed in study.seeds]
-        ours, theirs = (_filled(study, each, folder)[0] for each in (arm, study.against(arm)))
-        arms.append(
-            {
-                "name": arm.name,
-                "change": arm.change(study.base),
-                "adds": [word for word in ours if word not in theirs],
-                "drops": [word for word in theirs if word not in ours],
-                "runs": len(runs),
-                "done": sum((run.arm, run.seed, run.id[:8]) in finished for run in runs),
-            }
-        )
+    arms = [*_arms(study, folder, {(run.arm, run.seed, run.id) for run in done})]
     compared = [study.against(arm).name for arm in study.arms if study.against(arm) is not arm]
     left = sum(arm["runs"] - arm["done"] for arm in arms)
     at_once, lacks = 0, ""
@@ -70,7 +57,7 @@ def preview_program(
         "better": study.measure.direction,
         "cwd": str(study.cwd),
         "inputs": len(study.inputs),
-        "seed": first,
+        "seed": study.seeds[0],
         "command": words,
         "environment": variables,
         "config": config,
@@ -82,6 +69,21 @@ def preview_program(
         "resolution": resolution(program_plan(study), compared, folder, None, noise, effect),
         "goal": describe_planned_goal(study.goal) if study.goal else None,
     }
+
+
+def _arms(study: ProgramStudy, folder: StudyFolder, done: set[tuple[str, int, str]]) -> Iterator[dict[str, Any]]:
+    """Yield what a plan says of each arm, from the finished runs as arm, seed and identity."""
+    for arm in study.arms:
+        runs = [study.run(arm, seed) for seed in study.seeds]
+        ours, theirs = (_filled(study, each, folder)[0] for each in (arm, study.against(arm)))
+        yield {
+            "name": arm.name,
+            "change": arm.change(study.base),
+            "adds": [word for word in ours if word not in theirs],
+            "drops": [word for word in theirs if word not in ours],
+            "runs": len(runs),
+            "done": sum((run.arm, run.seed, run.id[:8]) in done for run in runs),
+        }
 
 
 def _filled(study: ProgramStudy, arm: ProgramArm, folder: StudyFolder) -> tuple[list[str], dict[str, str], str | None]:
