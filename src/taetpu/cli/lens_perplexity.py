@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -66,22 +66,16 @@ def _measure(model: "OpenedModel", options: Options) -> "Perplexity":
             problem = "--split cannot be combined with texts, --window or --stride"
             raise UserError(problem, remedy="Remove the other options.")
         return split_perplexity(model, options.split)
-    inputs, names = [], []
-    for file in options.files or ():
-        inputs.append(read_text(file))
-        names.append(str(file))
-    for number, text in enumerate(options.text or ()):
-        inputs.append(text)
-        names.append(f"text {number}")
-    for text in inputs:
+    named: list[tuple[str, Any]] = [(str(file), read_text(file)) for file in options.files or ()]
+    named += [(f"text {number}", text) for number, text in enumerate(options.text or ())]
+    for _, text in named:
         warn_of_unknown(model, text)
-    for number, text in enumerate(options.ids or ()):
-        inputs.append(parse_ids(text))
-        names.append(f"ids {number}")
-    if not inputs:
+    named += [(f"ids {number}", parse_ids(text)) for number, text in enumerate(options.ids or ())]
+    if not named:
         remedy = 'Use a file, --text "...", --ids "1 2 3" or --split val.'
         raise UserError("a text is missing", path=("TEXT_FILE",), remedy=remedy)
-    return measure(model, inputs, names=names, window=options.window, stride=options.stride)
+    names, inputs = zip(*named, strict=True)
+    return measure(model, list(inputs), names=names, window=options.window, stride=options.stride)
 
 
 def _print_result(measured: "Perplexity", per_token: bool) -> None:

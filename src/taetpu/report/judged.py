@@ -182,20 +182,19 @@ def strata_section(results: Results) -> Section:
     )
 
 
-def strata_sentences(results: Results) -> list[str]:
-    """Return a sentence for each arm with its effects on each value of the block's columns, or on the extreme ones."""
-    table, sentences = results.get("judged"), []
+def strata_sentences(results: Results) -> Iterator[str]:
+    """Yield a sentence for each arm with its effects on each value of the block's columns, or on the extreme ones."""
+    table = results.get("judged")
     strata = table.get("strata") if table else None
     if not table or not strata:
-        return []
+        return
     for arm in results["arms"]:
         entries, name = sorted(arm.get("strata", ()), key=lambda entry: entry["effect"]), ", ".join(table["block"])
         shown = [f"{_format_stratum(e, arm, results)} ({strata[e['stratum']]})" for e in entries]
         if len(shown) > LISTED:
-            sentences.append(f"{arm['name']} on {len(shown)} values of {name}: from {shown[0]} to {shown[-1]}.")
+            yield f"{arm['name']} on {len(shown)} values of {name}: from {shown[0]} to {shown[-1]}."
         elif shown:
-            sentences.append(f"{arm['name']} by {name}: {', '.join(shown)}.")
-    return sentences
+            yield f"{arm['name']} by {name}: {', '.join(shown)}."
 
 
 def _format_stratum(entry: Stratum, arm: Arm, results: Results) -> str:
@@ -214,21 +213,20 @@ def _lacking_strata(results: Results) -> dict[str, list[str]]:
     return lacking
 
 
-def _history_notices(results: Results, history: Sequence[EarlierQuestion]) -> list[str]:
-    """Return sentences on earlier verdicts by other rules, and on judged values that have changed since."""
-    plan, texts = results["plan"], []
+def _history_notices(results: Results, history: Sequence[EarlierQuestion]) -> Iterator[str]:
+    """Yield sentences on earlier verdicts by other rules, and on judged values that have changed since."""
+    plan = results["plan"]
     ours = {"baseline": plan["arms"][0], "table": {}, **{name: plan.get(name) for name in RULES if name in plan}}
     others = [past for past in history if {name: past[name] for name in (*RULES, "baseline")} != ours]
     if others:
         asked = "once" if len(others) == 1 else f"{len(others)} times"
-        texts.append(f"The table was judged {asked} before by other rules: {'; '.join(map(_format_rules, others))}.")
+        yield f"The table was judged {asked} before by other rules: {'; '.join(map(_format_rules, others))}."
     changed: Counter[str] = Counter()
     for past in history:
         changed.update(past.get("changed", {}))
     if changed:
         listed = ", ".join(f"{arm} {number}" for arm, number in changed.items())
-        texts.append(f"Values that have changed or were removed since they were judged: {listed}.")
-    return texts
+        yield f"Values that have changed or were removed since they were judged: {listed}."
 
 
 def _join_columns(table: JudgedTable) -> str:

@@ -49,12 +49,12 @@ def in_noise(results: Results) -> Results:
 
 def _times(arm: Arm, factor: float | None) -> Arm:
     ends = sorted(end * factor for end in arm["ci95"]) if arm["ci95"] and factor else None
-    effect = arm["effect"] * factor if arm["effect"] is not None and factor else None
-    runs: list[Run] = []
-    for run in arm["runs"]:
-        value = run["value"] * factor if run["value"] is not None and factor else None
-        runs.append({**run, "value": value})
-    return {**arm, "effect": effect, "ci95": ends, "runs": runs}
+
+    def times(value: float | None) -> float | None:
+        return value * factor if value is not None and factor else None
+
+    runs: list[Run] = [{**run, "value": times(run["value"])} for run in arm["runs"]]
+    return {**arm, "effect": times(arm["effect"]), "ci95": ends, "runs": runs}
 
 
 def trend_measure(results: Results) -> ladder.Measure | None:

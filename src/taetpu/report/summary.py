@@ -1,7 +1,7 @@
 """Summary of a study for all output formats: headline, notices, and the rows of the verdict table."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -388,19 +388,16 @@ def notices(results: Results) -> list[str]:
     return texts
 
 
-def _test_split_notices(results: Results) -> list[str]:
-    """Return caveats on repeated verdicts on the test split, and on tuning by it, as in studies of earlier versions."""
-    seeds, plan, texts = len(results["seeds"]), results["plan"], []
+def _test_split_notices(results: Results) -> Iterator[str]:
+    """Yield caveats on repeated verdicts on the test split, and on tuning by it, as in studies of earlier versions."""
+    seeds, plan = len(results["seeds"]), results["plan"]
     if results["primary"].startswith("test/"):
         earlier = [str(number) for number in plan["looks"] if len(plan["seeds"]) <= number < seeds]
         analyses = [*earlier, str(seeds)] if results["final"] else earlier
         if len(analyses) > 1:
-            texts.append(f"Verdicts were given on the test split at {join_and(analyses)} seeds per arm.")
+            yield f"Verdicts were given on the test split at {join_and(analyses)} seeds per arm."
     if results["tuning"] and tuning_metric(results["tuning"], results["primary"]).startswith("test/"):
-        texts.append(
-            "Tuning used the test split, on which arms are also compared, so tuned arms look better than they are."
-        )
-    return texts
+        yield "Tuning used the test split, on which arms are also compared, so tuned arms look better than they are."
 
 
 def edge_warnings(results: Results) -> list[str]:

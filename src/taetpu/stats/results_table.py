@@ -1,6 +1,7 @@
 """Table of a study's runs, with the outcome and the value for each arm and seed."""
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -239,12 +240,8 @@ def check_same_evaluation_set(table: Table, groups: Iterable[Collection[str]], m
 
 def count_devices(table: Table) -> list[Hardware]:
     """Return each kind of device with the number of runs trained on it."""
-    counts: dict[tuple[str, str], int] = {}
-    for result in (result for arm in table.cells for result in table.results(arm)):
-        about = result.get("environment", {})
-        if "device" in about:
-            kind = about["device"], about.get("machine", "")
-            counts[kind] = counts.get(kind, 0) + 1
+    trained_on = (result.get("environment", {}) for arm in table.cells for result in table.results(arm))
+    counts = Counter((about["device"], about.get("machine", "")) for about in trained_on if "device" in about)
     return [{"device": device, "machine": machine, "runs": runs} for (device, machine), runs in counts.items()]
 
 
