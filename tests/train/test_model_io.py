@@ -1,7 +1,9 @@
 """A model that is read from its files is the model that was written."""
 
 import json
+from functools import partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -13,6 +15,8 @@ from taetpu.data.tokenizers.library import load_tokenizer
 from taetpu.lens.opening import open_run
 from taetpu.nn.named_arrays import named_parameters
 from taetpu.train.model_io import from_files, to_files
+from taetpu.train.profile import COMPILED
+from taetpu.train.trainer import take_run
 
 
 def files(draw, make, text, settings):
@@ -34,6 +38,28 @@ def test_opened_model_computes_the_same_logits(draw, make, text, tmp_path):
     assert opened.tokenizer is not None
     assert opened.tokenizer.decode(opened.tokenizer.encode("the cat")) == "the cat"
     assert load_tokenizer(stored["tokenizer.json"].decode()).vocab_size == text[1].vocab_size
+
+
+def test_a_run_of_a_pack_is_stored_and_read_without_compilation(draw, make, text):
+    """JAX would compile a slice and a copy for every shape. No other test has arrays of these sizes."""
+    settings = {"dim": 10, "num_layers": 3, "mixer": {"kind": "attention", "num_heads": 2}}
+    model, config, compiled = draw(settings, vocab=9), make(text[0], settings).model, []
+    pack = jax.tree.map(lambda array: jax.device_put(np.stack([np.zeros_like(array), array])), model)
+
+    def listen(event, duration_secs, **about):
+        if event == COMPILED:
+            compiled.append(about)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        stored = to_files(
+            jax.tree.map(partial(take_run, run=1), pack), config, interface=Interface(9), seq_len=8, tokenizer=None
+        )
+        found = from_files(stored).model
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert compiled == []
+    assert jax.tree.all(jax.tree.map(np.array_equal, found, model))
 
 
 def test_weights_are_named_by_layer(draw, make, text):

@@ -141,10 +141,11 @@ def _replaced(model: LM, part: LM, values: Mapping[str, Any]) -> LM:
             return leaf
         name = jax.tree_util.keystr(path, simple=True, separator=".")
         layers = [values[name] for name in logical_names(model, name)]
-        if not name.startswith("stacks."):
-            return jnp.asarray(layers[0])
         on_host = all(isinstance(layer, np.ndarray) for layer in layers)
-        return jnp.asarray(np.stack(layers)) if on_host else jnp.stack(layers)  # jax compiles a stack for every shape
+        if not name.startswith("stacks."):
+            return jax.device_put(layers[0]) if on_host else jnp.asarray(layers[0])
+        # JAX compiles a stack for every shape, and `jnp.asarray` of a host array a copy.
+        return jax.device_put(np.stack(layers)) if on_host else jnp.stack(layers)
 
     return jax.tree_util.tree_map_with_path(replaced, part)
 

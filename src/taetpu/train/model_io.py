@@ -196,7 +196,7 @@ def _blank(config: LMConfig, interface: Interface, seq_len: int, constants: set[
     has_keys = any(jnp.issubdtype(a.dtype, jax.dtypes.prng_key) for a in jax.tree.leaves(model))
     if has_keys or set(jax.eval_shape(named_constants, model)) - constants:
         return build_model(config, interface, seq_len, key=root_key(0))
-    return jax.tree.map(lambda a: jnp.asarray(np.zeros(a.shape, a.dtype)), model)
+    return jax.tree.map(lambda a: jax.device_put(np.zeros(a.shape, a.dtype)), model)
 
 
 def _check_plugins(digests: Iterable[str], where: str) -> None:

@@ -5,10 +5,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from signal import SIGINT, SIGTERM
 from typing import Any, NoReturn
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from taetpu.core.config import to_data
@@ -64,6 +66,16 @@ def dispatch_size(last: int, pace: float) -> int:
     """
     fitting = max(SECONDS_PER_DISPATCH * pace, min(FEW_STEPS, MOST_SECONDS * pace))
     return int(np.clip(fitting, 1, 2 * last))
+
+
+def take_run(array: Any, run: int) -> Any:
+    """Return the part of an array of a pack that belongs to one run, on the host except for random keys.
+
+    JAX would compile a slice for every shape. Where several processes hold the pack, it has to slice on the devices.
+    """
+    if multi_process():
+        return to_host(array[run])
+    return array[run] if jnp.issubdtype(array.dtype, jax.dtypes.prng_key) else to_host(array)[run, ...]
 
 
 @dataclass
@@ -448,7 +460,7 @@ class PackTrainer:
         """
         files: dict[int, Files] = {}
         for i in self.writer.open:
-            model = jax.tree.map(lambda a, i=i: to_host(a[i]) if multi_process() else a[i], models)
+            model = jax.tree.map(partial(take_run, run=i), models)
             source, start = self.source, self.starts[i] if self.starts else None
             files[i] = to_files(
                 model, self.runs[i].config.model, interface=source.interface, seq_len=source.seq_len,
