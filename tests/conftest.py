@@ -7,6 +7,7 @@ import signal
 import sys
 import tempfile
 import zlib
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 
@@ -71,6 +72,12 @@ def pytest_configure(config):
     gc.set_threshold(100_000, 20, 20)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure():
+    """Spare pytest's second collection of all garbage, which finds nothing after the first."""
+    gc.freeze()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Run tests that share a fixture of their module in one process."""
@@ -95,6 +102,8 @@ def pytest_collection_finish(session):
 def draw():
     """`draw(settings, seed=0, vocab=7, seq=8) -> LM`: a model whose every parameter is random, biases and norms too.
 
+    `settings` are those of a config, or the config.
+
     A parameter is a function of its name, so that two models agree wherever they have the same. Filled by numpy: the
     model's own init is a second's compile for each structure.
     """
@@ -116,7 +125,7 @@ def draw():
         return 0.1 * noise + (1.0 if "norm" in name and name.endswith("weight") else 0.0)
 
     def drawn(settings, seed=0, vocab=7, seq=8):
-        config = load_config(ModelConfig, settings).resolve()
+        config = (load_config(ModelConfig, settings) if isinstance(settings, Mapping) else settings).resolve()
 
         @eqx.filter_jit
         def blank():
@@ -124,7 +133,7 @@ def draw():
             return combine_trainable(jax.tree.map(jnp.zeros_like, params), rest)
 
         model = blank()
-        shapes = {name: array.shape for name, array in named_parameters(model).items()}
+        shapes = {name: array.shape for name, array in jax.eval_shape(named_parameters, model).items()}
         return with_parameters(model, {name: value(name, shape, seed) for name, shape in shapes.items()})
 
     return drawn

@@ -83,8 +83,8 @@ def test_study_file_of_another_encoding(taetpu, here, encoding):
     ("script", "code", "message"),
     [
         ("list >&-", 0, ""),
-        ("list --nix 2>&-", 2, ""),
-        ("list <&- >&- 2>&-", 0, ""),
+        pytest.param("list --nix 2>&-", 2, "", marks=pytest.mark.slow),
+        pytest.param("list <&- >&- 2>&-", 0, "", marks=pytest.mark.slow),
         ("list >/dev/full", 2, "error: .*: No space left.*"),
         pytest.param("catalog >/dev/full", 2, "error: .*: No space left.*", marks=pytest.mark.slow),
     ],

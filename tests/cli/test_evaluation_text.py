@@ -40,6 +40,7 @@ def test_plan_states_overlap_and_escapes(taetpu, folder):
     assert all(sentence in planned for sentence in said)
 
 
+@pytest.mark.slow
 def test_plan_says_which_splits_were_downloaded(taetpu, here, tmp_path, monkeypatch):
     rows = {
         split: "".join(f'{{"text": "{split} {i}, {i * i}"}}\n' for i in range(50)) for split in ("train", "validation")

@@ -43,6 +43,7 @@ def test_several_metrics_and_json(taetpu, results):
     assert [arm["ci95"] for arm in alone["arms"]] == [arm["ci95"] for arm in whole[0]["arms"]]
 
 
+@pytest.mark.slow
 def test_other_commands_read_the_study(taetpu, results, here):
     assert taetpu("judge", results.name, *OPTIONS, "--name", "mine").code == 0
     assert taetpu("report", "mine", "--verify").code == 0
@@ -106,6 +107,7 @@ def test_metric_and_direction_are_required(taetpu, results, missing: str):
     assert missing in done.err
 
 
+@pytest.mark.slow
 def test_jax_is_never_imported(results, here):
     script = (
         "import sys, taetpu\nfrom taetpu.cli.main import main\n"

@@ -60,7 +60,8 @@ def test_an_error_leaves_the_folder_as_it_was(tmp_path):
         assert not existed or not [*folder.iterdir()]
 
 
-@pytest.mark.parametrize("command", ["export", pytest.param("import", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["export", "import"])
 def test_a_disk_that_is_full_or_read_only(here, folder, on_disk, command):
     done = on_disk("size=16k", f"taetpu model {command} theirs -o disk/out; ls -A disk")
     assert (done.code, done.out) == (0, "")  # of ls: nothing is left

@@ -101,6 +101,7 @@ def test_options_and_commands_that_need_a_model_are_refused(cli, tmp_path, words
     assert caught.value.remedy
 
 
+@pytest.mark.slow
 def test_status_names_failed_attempts_and_their_output(cli, tmp_path):
     fails = "'--lr=0.5' in sys.argv and os.path.exists('broken') and sys.exit(7)\nsettings ="
     file = write_study(tmp_path, TRAIN.replace("settings =", fails, 1))

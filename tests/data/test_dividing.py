@@ -39,6 +39,7 @@ def test_tokens_of_parts_are_those_of_the_whole(tokenizers, text):
         assert [number for part in parts for number in part] == whole
 
 
+@pytest.mark.slow
 def test_long_texts_are_encoded_in_parts(tokenizers):
     text = TEXT * (4 * cutting.PART // len(TEXT))
     assert len([*cutting.cut(text)]) > 3
@@ -58,6 +59,7 @@ def expected_merges(ranks):
     return {name: pairs[-1] for name, pairs in steps.items() if pairs and "".join(pairs[-1]) == name}
 
 
+@pytest.mark.slow
 @given(st.lists(st.text("abc", min_size=2, max_size=6), unique=True, max_size=14), st.randoms())
 @settings(deadline=None, max_examples=500)
 def test_merges_of_any_ranks(names, random):

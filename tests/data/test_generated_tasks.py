@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.suites import by_default
 
 from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
@@ -194,7 +195,7 @@ CASES: dict[str, tuple[dict[str, Any], Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", by_default(CASES, "long-addition", "mqar", "parity", "dyck", "needle", "lego"))
 def test_the_scored_targets_are_the_answers_of_the_oracle(case: str):
     fields, oracle = CASES[case]
     source = prepare(case.split()[0], **fields)
@@ -204,6 +205,7 @@ def test_the_scored_targets_are_the_answers_of_the_oracle(case: str):
     assert len({tuple(tokens) for tokens, _, _ in seen}) > 100
 
 
+@pytest.mark.slow
 def test_targets_are_the_next_tokens_of_tasks_that_write_their_answers():
     for kind in ("double-histogram", "long-addition", "number-sort", "parity", "needle", "variable-binding"):
         for tokens, targets, scored in sequences(prepare(kind, seq_len=32)):
@@ -269,6 +271,7 @@ def test_sentences_of_a_grammar_have_the_entropy_that_it_states():
     assert -(shares * np.log(shares)).sum() / 4 == pytest.approx(source.facts["bayes_loss"], abs=1e-3)
 
 
+@pytest.mark.slow
 def test_the_scores_of_a_masked_copy_are_those_of_the_best_policy():
     """The best policy knows the lengths that remain after a prefix, and copies. Its scores are counted here."""
     source = prepare("masked-copy", seq_len=12, symbols=3, question_share=0.5, min_length=2)

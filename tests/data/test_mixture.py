@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.data.test_document_files import MANY, json_lines
+from tests.suites import by_default
 
 from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
@@ -29,7 +30,7 @@ def sources(mixed, rows):
     return np.searchsorted(mixed.firsts, rows.ravel(), "right") - 1
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(WEIGHTS, st.integers(0, 2**31 - 1), st.integers(0, 3), st.data())
 def test_shares_are_exact_at_the_end_of_each_block(weights, seed, blocks, data):
     windows = data.draw(st.lists(st.integers(1, 3000), min_size=len(weights), max_size=len(weights)))
@@ -43,7 +44,7 @@ def test_shares_are_exact_at_the_end_of_each_block(weights, seed, blocks, data):
     assert mixed.count(seed, part) == first.tolist()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(WEIGHTS, st.integers(0, 400), st.integers(1, 300), st.integers(1, 7), st.data())
 def test_rows_do_not_depend_on_the_request(weights, start, count, batch, data):
     windows = data.draw(st.lists(st.integers(1, 50), min_size=len(weights), max_size=len(weights)))
@@ -154,7 +155,7 @@ def test_windows_lie_within_one_source(folder, case, monkeypatch):
         assert letters <= {source.mixture.source_of(row)[0]}
 
 
-@pytest.mark.parametrize("case", KINDS)
+@pytest.mark.parametrize("case", by_default(KINDS, "text", "tokens"))
 def test_each_source_is_read_as_without_the_others(folder, case, monkeypatch):
     mixed = (
         prepared(folder, case, EVEN, monkeypatch, tokenizer="byte")
@@ -174,7 +175,7 @@ def test_each_source_is_read_as_without_the_others(folder, case, monkeypatch):
     assert held_out.weights.sum() == scored + separators - 1
 
 
-@pytest.mark.parametrize("case", KINDS)
+@pytest.mark.parametrize("case", by_default(KINDS, "text", "tokens"))
 def test_feeds_and_packs_have_the_same_batches(folder, case, monkeypatch):
     source = prepared(folder, case, EVEN, monkeypatch)
     rows = source.rows(5, 3, 4, 8)
@@ -188,7 +189,7 @@ def test_feeds_and_packs_have_the_same_batches(folder, case, monkeypatch):
             np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("case", KINDS)
+@pytest.mark.parametrize("case", by_default(KINDS, "text", "tokens"))
 def test_identity_has_weights_and_content_but_no_names(folder, case, monkeypatch):
     source = prepared(folder, case, EVEN, monkeypatch)
     scaled = prepared(folder, case, {"c": 1.0, "b": 0.5, "a": 0.5})
@@ -204,7 +205,7 @@ def test_identity_has_weights_and_content_but_no_names(folder, case, monkeypatch
     assert (renamed.fingerprint, renamed.evaluated) == (source.fingerprint, source.evaluated)
 
 
-@pytest.mark.parametrize("case", KINDS)
+@pytest.mark.parametrize("case", by_default(KINDS, "text", "tokens"))
 def test_facts_say_what_a_run_reads(folder, case, monkeypatch):
     source = prepared(folder, case, EVEN, monkeypatch)
     rows = source.rows(2, 0, 100, 8)
@@ -217,7 +218,7 @@ def test_facts_say_what_a_run_reads(folder, case, monkeypatch):
     assert {name: {**facts[name], **known} for name, known in source.facts["mixture"].items()} == facts
 
 
-@pytest.mark.parametrize("case", KINDS)
+@pytest.mark.parametrize("case", by_default(KINDS, "text", "tokens"))
 def test_tasks_pass_the_checks_of_plug_ins(folder, case, monkeypatch):
     monkeypatch.chdir(folder)
     prepared(folder, case, EVEN, monkeypatch)
@@ -227,7 +228,7 @@ def test_tasks_pass_the_checks_of_plug_ins(folder, case, monkeypatch):
     assert not report.failed, str(report)
 
 
-@pytest.mark.parametrize("case", KINDS)
+@pytest.mark.parametrize("case", by_default(KINDS, "text", "tokens"))
 def test_a_source_too_short_for_a_window_is_refused(folder, case, monkeypatch):
     (folder / "c.jsonl").write_bytes(json_lines(["short", "texts"]))
     np.arange(5, dtype="<u2").tofile(folder / "c.bin")
@@ -258,6 +259,7 @@ def test_an_evaluation_document_of_one_source_is_not_trained_in_another(folder, 
     assert not [text for text in shared if text in trained]
 
 
+@pytest.mark.slow
 def test_named_evaluation_files_are_read_once(folder, monkeypatch):
     for case, val in (("text", "b.jsonl"), ("large", "b.jsonl"), ("tokens", "b.bin")):
         source = prepared(
@@ -269,6 +271,7 @@ def test_named_evaluation_files_are_read_once(folder, monkeypatch):
         assert source.evaluated == alone.evaluated
 
 
+@pytest.mark.slow
 def test_the_tokenizer_of_a_large_mixture_is_trained_on_all_sources(folder, monkeypatch):
     source = prepared(folder, "large", EVEN, monkeypatch, tokenizer="char")
     assert {char for part in "abc" for char in words({"a": 0x61, "b": 0x400, "c": 0x3B1}[part])[0]} <= {

@@ -73,6 +73,7 @@ def test_characters_that_training_lacks_cost_their_bits(tmp_path, cache):
         assert source.facts["escape_bits"][name] == 24 * len([char for char in part if char not in known]) > 0
 
 
+@pytest.mark.slow
 def test_a_stopped_preparation_continues(tmp_path, cache):
     whole = prepared(tmp_path, source="a.jsonl", tokenizer="byte", **SHARES)
     shutil.rmtree(cache / "text")

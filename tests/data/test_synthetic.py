@@ -193,6 +193,7 @@ def test_distributions_of_long_sequences_neither_overflow_nor_vanish():
             assert total == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_a_decoy_score_with_too_large_a_table_is_counted():
     facts = prepared("copy", symbols=3000, eval_size=1).facts
     assert "counted" in facts["decoy"]

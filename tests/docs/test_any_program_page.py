@@ -20,6 +20,8 @@ from taetpu.study.programs.running import run_program_file
 
 PAGE = (Path(__file__).parents[2] / "docs" / "any-program.md").read_text()
 BLOCKS = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)]
+QUICK = (0, 1, 2, 3)
+"""The places of the studies that run by default, one of each program."""
 PATTERN = r"step (?P<step>\d+): loss (?P<loss>\S+)"
 WRITE = """
 import json, sys
@@ -64,7 +66,9 @@ def completed(block: dict[str, Any]) -> dict[str, Any]:
     return {**usual, **block, "program": program, "seeds": 2}
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block["program"]["command"][1])
+@pytest.mark.parametrize("block", [block if place in QUICK else pytest.param(block, marks=pytest.mark.slow)
+                                   for place, block in enumerate(BLOCKS)],
+                         ids=lambda block: block["program"]["command"][1])  # fmt: skip
 def test_each_study_of_the_page_runs(tmp_path, block):
     write_programs(tmp_path)
     file = tmp_path / "here" / "study.yaml"
@@ -75,6 +79,7 @@ def test_each_study_of_the_page_runs(tmp_path, block):
     assert verify(StudyFolder(open_store(tmp_path / "runs"), outcome.results["study"])) == []
 
 
+@pytest.mark.slow
 def test_the_function_of_the_page_is_studied_as_a_script(tmp_path):
     (script,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "script.py").write_text(script)

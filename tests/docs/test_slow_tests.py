@@ -75,6 +75,7 @@ def pytest_configure(config):
 """
 
 
+@pytest.mark.slow
 def test_fixtures_of_tests_that_are_left_out_end(tmp_path):
     """Of each file, one slow test is in time and one is not; the fixture of a file ends before the next one begins."""
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = slow: slow\n")

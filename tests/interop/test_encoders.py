@@ -12,6 +12,7 @@ from tests.interop.cases import BERT, SEQ, TOKENS, VOCAB, arrays, forward, their
 
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
+from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.model_interface import Interface
 from taetpu.data.labelled.sequences import with_frame
@@ -133,10 +134,10 @@ def test_the_token_of_padding_that_ends_texts_is_not_written(padding, written, t
 
 
 @pytest.mark.parametrize(("padding", "expected"), [(None, "bert"), (0, "bert"), (1, "roberta")])
-def test_roberta_is_written_if_its_token_of_padding_is_that_of_the_model(padding, expected):
+def test_roberta_is_written_if_its_token_of_padding_is_that_of_the_model(draw, padding, expected):
     """In transformers, RoBERTa numbers positions by the tokens that are not padding."""
     config = preset_model("roberta", 16, 2)
-    model = build_model(config.resolve(), VOCAB, SEQ, key=root_key(0))
+    model = draw(config, vocab=VOCAB, seq=SEQ)
     settings, _ = to_huggingface(config, model, special_tokens={"pad_token_id": padding})
     assert settings["model_type"] == expected
     if expected == "bert":
@@ -145,9 +146,9 @@ def test_roberta_is_written_if_its_token_of_padding_is_that_of_the_model(padding
         assert caught.value.path == ("pad_token_id",)
 
 
-def test_a_model_without_types_is_written_as_bert_with_zeros():
+def test_a_model_without_types_is_written_as_bert_with_zeros(draw):
     given = preset_model("bert", 16, 2).model_copy(update={"types": None})
-    model = build_model(given.resolve(), VOCAB, SEQ, key=root_key(0))
+    model = draw(given, vocab=VOCAB, seq=SEQ)
     settings, tensors = to_huggingface(given, model)
     assert (settings["model_type"], settings["type_vocab_size"]) == ("bert", 1)
     assert not tensors["bert.embeddings.token_type_embeddings.weight"].any()
@@ -158,9 +159,9 @@ def test_a_model_without_types_is_written_as_bert_with_zeros():
 
 
 @pytest.mark.parametrize(("preset", "padding"), [("bert", 0), ("roberta", 1), ("modernbert", None)])
-def test_a_preset_is_written_as_its_architecture(preset, padding):
+def test_a_preset_is_written_as_its_architecture(draw, preset, padding):
     config = preset_model(preset, 16, 4)
-    model = build_model(config.resolve(), VOCAB, SEQ, key=root_key(0))
+    model = draw(config, vocab=VOCAB, seq=SEQ)
     settings, tensors = to_huggingface(config, model, special_tokens={"pad_token_id": padding})
     assert settings["model_type"] == preset
     again, same = from_huggingface(settings, tensors)
@@ -193,8 +194,8 @@ def test_types_that_do_not_fit_the_task_are_refused(case):
 def test_a_model_has_vectors_of_its_types_or_of_those_of_the_task(types, rows):
     settings = {"dim": 8, "num_layers": 1, "mixer": {"kind": "attention", "num_heads": 2}, "types": types}
     config = load_config(ModelConfig, settings).resolve()
-    model = build_model(config, Interface(VOCAB, types=3), SEQ, key=root_key(0))
+    model = jit_once(lambda: build_model(config, Interface(VOCAB, types=3), SEQ, key=root_key(0)))()
     assert (None if model.types is None else len(model.types)) == rows
-    tokens = jnp.asarray(TOKENS)
-    same, other = (np.asarray(model(tokens, types=jnp.full_like(tokens, n))) for n in (0, 2))
+    tokens, compute = jnp.asarray(TOKENS), jit_once(lambda model, tokens, types: model(tokens, types=types))
+    same, other = (np.asarray(compute(model, tokens, np.full_like(TOKENS, n))) for n in (0, 2))
     assert np.array_equal(same, other) == (rows != 3)

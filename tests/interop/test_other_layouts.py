@@ -21,6 +21,7 @@ from taetpu.lens.opening import open_run
 MATRICES = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_nanogpt_is_converted_and_read(tmp_path):
     """Conv1D of GPT-2 has the transposed matrices of nanoGPT's Linear."""
     hf = theirs("gpt2-nanogpt")

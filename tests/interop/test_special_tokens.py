@@ -8,6 +8,7 @@ import pytest
 import tokenizers as hf
 import torch
 import transformers
+from tests.suites import by_default
 from tokenizers import decoders, models, normalizers, processors
 from typer.testing import CliRunner
 
@@ -124,7 +125,10 @@ def opened_with(folder, tmp_path, change) -> OpenedModel:
     return taetpu.open_run(tmp_path / "changed")
 
 
-@pytest.mark.parametrize("single", ["<s> $A", "<s> $A </s>", "<s> <end> $A </s> </s>", "$A </s>", "$A"])
+FRAMES = ("<s> $A", "<s> $A </s>", "<s> <end> $A </s> </s>", "$A </s>", "$A")
+
+
+@pytest.mark.parametrize("single", by_default(FRAMES, "<s> <end> $A </s> </s>", "$A"))
 def test_tokens_that_are_always_there_cost_no_bits(folder, tmp_path, single):
     special = [("<s>", BEGIN), ("</s>", END), ("<end>", OTHER)]
 

@@ -206,6 +206,7 @@ def test_pandas_tables_of_all_kinds(table, asked):
         assert taetpu.judge(other, **asked).results["arms"] == expected
 
 
+@pytest.mark.slow
 def test_it_displays_itself_in_notebooks(table, asked, tmp_path: Path):
     judged = taetpu.judge(table, **asked)
     assert "muon" in judged._repr_html_()

@@ -69,6 +69,7 @@ def test_the_variance_of_a_weighted_effect_is_that_of_its_weights():
     assert sorted(squares) == pytest.approx([1 / 16] * 8 + [1 / 4] * 2)
 
 
+@pytest.mark.slow
 def test_intervals_of_weighted_effects_cover_them():
     rng, hits, studies = np.random.default_rng(1), 0, 300
     stratum = {seed: int(seed >= 8) for seed in range(10)}

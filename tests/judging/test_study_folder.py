@@ -50,6 +50,7 @@ def test_changed_rows_replace_their_runs(table, asked, tmp_path: Path):
     assert 9.0 in {run["value"] for arm in results["arms"] for run in arm["runs"]}
 
 
+@pytest.mark.slow
 def test_repeated_looks_at_more_seeds_raise_the_error_rate(asked, tmp_path: Path):
     whole = made_up(seeds=12)
     rates = []
@@ -263,6 +264,7 @@ def test_the_study_file_of_a_table_is_not_trained(table, asked, tmp_path: Path):
         assert "taetpu judge" in str(caught.value.remedy)
 
 
+@pytest.mark.slow
 def test_a_bucket_keeps_the_study_of_a_table(table, asked, gs_root: str, tmp_path: Path):
     table.to_csv(tmp_path / "t.csv", index=False)
     first = taetpu.judge(tmp_path / "t.csv", **asked, out=f"{gs_root}/t").results

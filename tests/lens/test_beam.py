@@ -29,6 +29,7 @@ def random_gpt2(tmp_path_factory):
     return model, taetpu.open_run(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("prompt", "size"), [(60, 5), (64, 1)])
 def test_the_last_token_needs_no_position(random_gpt2, prompt, size):
     theirs, opened = random_gpt2
@@ -52,6 +53,7 @@ def log_probabilities(opened, rows: np.ndarray) -> np.ndarray:
     return np.asarray(jax.nn.log_softmax(opened(rows).logits[:, -1], -1))
 
 
+@pytest.mark.slow
 def test_a_wide_search_is_exhaustive(opened):
     prompt, vocab = opened.tokenizer.encode("the qu"), opened.vocab_size
     first = log_probabilities(opened, prompt[None])[0]

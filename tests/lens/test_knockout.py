@@ -66,7 +66,7 @@ def test_removing_nothing_changes_nothing(of):
     assert found[0].sum() / documents.scored.sum() == pytest.approx(whole.mean, rel=1e-6)
 
 
-@pytest.mark.parametrize("what", ["heads", "ffns", "positions", "final_norm.scale"])
+@pytest.mark.parametrize("what", by_default(["heads", "ffns", "positions", "final_norm.scale"], "heads"))
 def test_components_hold_the_shape_of_each_group(of, what):
     opened = of(MODELS["different heads"])
     components = find_components(opened, what, positions=SEQ)
@@ -89,6 +89,7 @@ def test_the_clean_activation_restores_the_clean_loss(of, what):
     np.testing.assert_allclose(found, np.tile(document_losses(opened), (2, 1)), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_optimal_constants_lose_at_most_as_much_as_mean_and_zero(of):
     opened = of({**MODELS["pre"], "num_layers": 2})
     documents = read_documents(opened, ROWS)

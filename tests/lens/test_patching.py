@@ -47,6 +47,7 @@ def test_the_induction_head_restores_the_answer(made, repeated):
     assert found.correlation is not None
 
 
+@pytest.mark.slow
 def test_a_small_difference_of_clean_and_corrupted_runs_is_named(of, made, repeated):
     assert patch(made, repeated, "heads").warning is None
     opened, rng = of({"num_layers": 1, "mixer": ATTENTION}), np.random.default_rng(0)
@@ -106,6 +107,7 @@ def test_estimates_are_the_slope_of_exact_scores(of, name):
         assert found[number] == pytest.approx((values[0] - values[1]) / (2 * share), rel=2e-2, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_the_previous_token_head_reaches_the_induction_head_by_its_keys(made, repeated):
     """Head 0.0 writes what head 1.1 reads as keys; its queries and values come from the embedding."""
     rows = np.random.default_rng(3).permutation(TOKENS)[:LENGTH].tolist()
@@ -128,6 +130,7 @@ def grouped(of):
     return opened, read_pairs(opened, clean, corrupted, [1, 2, 3, 4, 5], [6, 7, 8, 9, 10])
 
 
+@pytest.mark.slow
 def test_a_group_of_heads_with_shared_keys_is_patched_as_a_whole(grouped):
     opened, pairs = grouped
     found = patch(opened, pairs, "kv-groups", attribution=True)

@@ -60,6 +60,7 @@ def test_labels_of_texts(opened):
     assert found.layers[0].accuracy.mean() > found.layers[0].majority.mean()
 
 
+@pytest.mark.slow
 def test_folds_keep_texts_together():
     """With one random label for each text, a probe that saw no token of the text cannot know its label."""
     rng = np.random.default_rng(0)

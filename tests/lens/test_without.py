@@ -65,7 +65,8 @@ CACHED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", by_default(CACHED, "lstm"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CACHED)
 def test_a_cache_changes_nothing(of, name):
     settings, what, names, how = CACHED[name]
     whole = of(settings)
@@ -149,6 +150,7 @@ def test_each_view_is_that_of_a_model_with_zero_rows_of_the_output_projection(op
         assert np.abs(np.asarray(look(removed), float) - np.asarray(look(opened), float)).max() > 1e-4
 
 
+@pytest.mark.slow
 def test_a_knockout_of_a_model_without_a_part_removes_both(of):
     opened = of({"mixer": ATTENTION})
     documents = read_documents(opened, ROWS)
@@ -224,6 +226,7 @@ def test_means_of_a_run_are_those_of_its_evaluation_set(opened):
     assert np.abs(np.asarray(other(TEXT).logits) - np.asarray(removed(TEXT).logits)).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_removals_add_up(of):
     opened = of({"mixer": ATTENTION})
     parts = {"heads": ["0.1", "1.0"], "ffns": "1", "final_norm.scale": "final_norm.scale"}
@@ -239,6 +242,7 @@ def test_removals_add_up(of):
     assert without(opened, "neurons", [f"0.{i}" for i in range(9)]).name.endswith("0.4, 0.5 and 3 more")
 
 
+@pytest.mark.slow
 def test_other_components_and_constants_share_programs(of):
     opened = of({"mixer": ATTENTION})
     traced = []

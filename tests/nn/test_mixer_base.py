@@ -1,7 +1,9 @@
 """What a mixer's config declares is what every part of taetpu reads, for built-in kinds and for those of plug-ins."""
 
+import math
 import re
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 import jax
@@ -122,9 +124,10 @@ def test_the_cache_of_a_plug_in_is_counted(cosine, tmp_path):
 def test_the_counted_cache_is_that_of_decoding(mixer, tmp_path):
     config = run_config(mixer, num_layers=2)
     source = config.task.prepare(tmp_path)
-    built = build_model(config.model, source.interface, source.seq_len, key=root_key(0))
-    stacks = empty_cache(built, 1, source.seq_len, jnp.bfloat16).stacks
-    assert kv_bytes(config, source) == sum(array.nbytes for stack in stacks for array in stack.values())
+    build = partial(build_model, config.model, source.interface, source.seq_len)
+    cache = jax.eval_shape(lambda: empty_cache(build(key=root_key(0)), 1, source.seq_len, jnp.bfloat16))
+    sizes = [math.prod(array.shape) * array.dtype.itemsize for stack in cache.stacks for array in stack.values()]
+    assert kv_bytes(config, source) == sum(sizes)
 
 
 # --- masks ------------------------------------------------------------------------------------------------------------

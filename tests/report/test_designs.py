@@ -61,6 +61,7 @@ def test_every_design_has_a_report_that_verifies(folder, design) -> None:
     assert [name for part in build_sections(results, {}, {}) for _, name in part.charts] == list(drawn)
 
 
+@pytest.mark.slow
 def test_excess_of_all_parts_is_shown_at_every_scale(study) -> None:
     results = study("parts")
     table = section(results, "Parts removed one by one").tables[0]

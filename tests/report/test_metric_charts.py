@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import vl_convert
+from tests.suites import by_default
 
 from taetpu.core.errors import UserError
 from taetpu.report.chart_files import save_chart
@@ -103,7 +104,7 @@ def test_last_values_are_drawn_over_a_setting(made: Made) -> None:
     assert sorted(row["value"] for row in found if "value" in row) == [1.0, 2.0, 2.0, 3.0, 5.0]
 
 
-@pytest.mark.parametrize("suffix", [".svg", ".pdf", ".png", ".json", ".html"])
+@pytest.mark.parametrize("suffix", by_default([".svg", ".pdf", ".png", ".json", ".html"], ".svg", ".json"))
 def test_every_format_is_written(made: Made, tmp_path: Path, suffix: str) -> None:
     start = {".svg": b"<svg", ".pdf": b"%PDF", ".png": b"\x89PNG", ".json": b"{", ".html": b"<!DOCTYPE"}[suffix]
     file = tmp_path / f"loss{suffix}"

@@ -64,6 +64,7 @@ def test_terminal_lists_the_settings_of_each_verdict(study) -> None:
     assert "no-position: holds (worse: as written, init=fan-in, lr=0.003)." in words
 
 
+@pytest.mark.slow
 def test_forest_plot_of_different_metrics_is_in_units_of_noise(study) -> None:
     results = study("tasks")
     noise = {group["baseline"]: group["residual_sd"] for group in results["groups"]}
@@ -77,12 +78,14 @@ def test_forest_plot_of_different_metrics_is_in_units_of_noise(study) -> None:
     assert "standard deviations" in json.dumps(charts.forest_plot(results))
 
 
+@pytest.mark.slow
 def test_each_baseline_has_the_name_of_its_metric(study) -> None:
     results = study("tasks")
     terms = {row.arm: row.terms for row in verdict_rows(results)}
     assert (terms["baseline"], terms["baseline@sort"]) == ("by val/loss", "by val/accuracy")
 
 
+@pytest.mark.slow
 def test_six_tasks_fit_a_terminal_and_shortened_names_are_explained(study) -> None:
     results = study("tasks")
     text = table_text(results)

@@ -47,6 +47,7 @@ def test_equal_attention_has_a_visible_colour(tokens):
     assert len(rows) == tokens * (tokens + 1) // 2  # the weights of 95 tokens are drawn
 
 
+@pytest.mark.slow
 def test_faint_weights_are_left_out_of_pictures_with_many_cells(monkeypatch):
     pattern = np.array([[1.0, 0.0], [0.996, 0.004]])
 

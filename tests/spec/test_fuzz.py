@@ -243,6 +243,7 @@ def place(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_random_study_files_raise_only_user_errors(place) -> None:
     fuzzed(CASES, 150)(place)
 

@@ -34,7 +34,8 @@ def test_rows_need_all_three_ways() -> None:
     assert row["name"] == "necessary"
 
 
-@pytest.mark.parametrize("seeds", [pytest.param(3, marks=pytest.mark.slow), 5, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [3, 5, 8])
 def test_false_names_are_rare(seeds) -> None:
     """A false name has a probability of at most alpha; the bound allows for three standard errors of the estimate."""
     studies = 40 if seeds == 5 else 300

@@ -16,6 +16,7 @@ def drawn(rng: np.random.Generator, arms: int, seeds: int, copied: float) -> dic
     return {"baseline" if i == 0 else f"arm{i}": dict(enumerate(row)) for i, row in enumerate(y.tolist())}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("copied", "found"), [(0.0, (0.0, 0.07)), (0.99, (0.95, 1.0))])
 def test_correlated_noise_is_detected_and_rarely_if_there_is_none(copied: float, found: tuple[float, float]) -> None:
     rng = np.random.default_rng(0)
@@ -25,6 +26,7 @@ def test_correlated_noise_is_detected_and_rarely_if_there_is_none(copied: float,
     assert found[0] <= share <= found[1]
 
 
+@pytest.mark.slow
 def test_correlated_noise_gives_no_more_false_verdicts_than_documented() -> None:
     """With pooled noise, 9 % of such studies would have a false verdict (`benchmarks.calibration`)."""
     rng, wrong = np.random.default_rng(1), 0

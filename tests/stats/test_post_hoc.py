@@ -139,6 +139,7 @@ def test_all_comparisons_of_a_table_are_corrected_together_and_apart_from_the_ar
     assert compute_results(folder)["arms"] == with_tables["arms"]
 
 
+@pytest.mark.slow
 def test_a_study_without_a_difference_has_a_verdict_in_at_most_one_of_twenty_cases():
     """The effects are skewed, shared within a seed, and 3 arms are compared by 4 measures."""
     rng, studies, alarms = np.random.default_rng(3), 150, 0

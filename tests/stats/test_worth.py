@@ -130,6 +130,7 @@ def test_the_order_of_rungs_and_seeds_does_not_matter():
 # --- intervals -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("multiplier", [1.0, 1.5])
 def test_intervals_over_seeds_cover_the_multiplier(multiplier):
     rng, missed, studies = np.random.default_rng(3), 0, 150

@@ -37,6 +37,7 @@ store.delete("s/pack")
 """
 
 
+@pytest.mark.slow
 def test_contents_are_old_or_new_after_a_kill_before_any_system_call(tmp_path: Path, start: Start):
     """One process dies before its first open, lock, link, rename or removal, another before its second, and so on."""
     seen, leftovers = set(), 0

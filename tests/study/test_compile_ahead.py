@@ -46,6 +46,7 @@ def ahead(monkeypatch):
     monkeypatch.setattr(program_cache, "AHEAD_ON", ("cpu",))
 
 
+@pytest.mark.slow
 def test_results_are_those_without_it_and_the_second_pack_compiles_nothing(study, monkeypatch, compiled):
     _, usual = study(STUDY, root="usual")
     assert [compiled[name, True] for name in FUNCTIONS] == [2, 2, 2]
@@ -57,6 +58,7 @@ def test_results_are_those_without_it_and_the_second_pack_compiles_nothing(study
     assert [compiled[name, False] for name in FUNCTIONS] == [1, 1, 1]  # those of the second, which JAX finds then
 
 
+@pytest.mark.slow
 def test_an_error_is_that_of_the_pack_it_belongs_to(study, monkeypatch, ahead):
     """The program of the second pack cannot be traced."""
     context, traced, events = Program.context, list[bool](), list[tuple[str, str]]()

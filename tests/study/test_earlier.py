@@ -69,6 +69,7 @@ def test_stored_study_opens_reports_and_verifies(version, name, tmp_path) -> Non
     assert "low-lr" in Path(build_report(folder)["html"]).read_text()
 
 
+@pytest.mark.slow
 def test_stored_study_of_this_schema_is_resumed(tmp_path) -> None:
     """The runs have the IDs of this version, so the finished ones are kept and a deleted one is trained again."""
     folder = copy_stored("schema4", tmp_path, "schema4")

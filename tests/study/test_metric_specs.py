@@ -123,6 +123,7 @@ def test_intervals_are_clipped_to_declared_bounds(written, tmp_path) -> None:
     assert ends["new"]["p"] == ends["earlier"]["p"]
 
 
+@pytest.mark.slow
 def test_report_live_page_and_terminal_show_the_declared_label_and_unit(written, tmp_path) -> None:
     outcome = taetpu.run(written("{primary: val/a_accuracy}"), root=str(tmp_path / "root"))
     folder, results = StudyFolder(open_store(tmp_path / "root"), "tiny"), outcome.results

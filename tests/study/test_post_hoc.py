@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.small import TINY
+from tests.small import STUDY, TINY
 from tests.suites import first_by_default
 
 import taetpu
@@ -90,6 +90,29 @@ def files(folder):
     }
 
 
+def assert_effects(model, documents):
+    """Check the table of the heads of a run against a knock-out of its model, and return it."""
+    expected = taetpu.knockout(model, split_documents(find_split(model, "val"), 64), "heads", controls=False)
+    found = model.run.read_post_hoc(HEADS)
+    np.testing.assert_allclose(found["effects"], expected.effect.estimate, atol=1e-7)
+    assert found["loss"] == pytest.approx(expected.intact[0])
+    assert found["components"] == [component.name for component in expected.components.each]
+    assert found["documents"] == expected.effect.documents == documents
+
+
+def test_tables_of_a_finished_study_have_the_effects_of_a_knockout(trained, tmp_path):
+    shutil.copytree(trained[1], tmp_path / "root")
+    (tmp_path / "s.yaml").write_text(STUDY + "measure: {post_hoc: [{knockout: heads}]}\n")
+    events = Events()
+    outcome = run(tmp_path / "s.yaml", root=str(tmp_path / "root"), callback=events)
+    assert (events.steps, events.tables) == (0, [(i, 4) for i in range(5)])
+    (table,) = outcome.results["post_hoc"]
+    assert (table["name"], table["planned"], table["final"]) == (HEADS, False, True)
+    assert [arm["tables"] for arm in table["arms"]] == [2, 2]
+    assert_effects(taetpu.open_run("small/low-lr/1", root=tmp_path / "root"), documents=32)
+
+
+@pytest.mark.slow
 def test_tables_that_are_added_later_are_computed_without_training(computed):
     _, outcome, events = computed
     assert events.steps == 0
@@ -103,20 +126,14 @@ def test_tables_that_are_added_later_are_computed_without_training(computed):
     assert outcome.failed_tables == []
 
 
+@pytest.mark.slow
 def test_a_table_has_the_effects_of_a_knockout(computed):
     place = computed[0]
     for arm in ("baseline", "dropped"):
-        model = taetpu.open_run(f"tiny/{arm}/1", root=place / "root")
-        expected = taetpu.knockout(model, split_documents(find_split(model, "val"), 64), "heads", controls=False)
-        assert model.run is not None
-        found = model.run.read_post_hoc(HEADS)
-        assert found is not None
-        np.testing.assert_allclose(found["effects"], expected.effect.estimate, atol=1e-7)
-        assert found["loss"] == pytest.approx(expected.intact[0])
-        assert found["components"] == [component.name for component in expected.components.each]
-        assert found["documents"] == expected.effect.documents == 8
+        assert_effects(taetpu.open_run(f"tiny/{arm}/1", root=place / "root"), documents=8)
 
 
+@pytest.mark.slow
 def test_a_head_that_is_not_used_has_no_effect(computed):
     place, outcome, _ = computed
     folder = StudyFolder(open_store(place / "root"), "tiny")
@@ -133,6 +150,7 @@ def test_a_head_that_is_not_used_has_no_effect(computed):
     assert "no heads" in arms["none"]["absent"]
 
 
+@pytest.mark.slow
 def test_a_report_and_a_verification_have_the_results_of_the_run(again, computed):
     folder = again[1]
     before = folder.read_results()
@@ -166,6 +184,7 @@ def test_interrupted_tables_are_continued_and_seeds_share_programs(again, monkey
     assert folder.read_results() == results
 
 
+@pytest.mark.slow
 def test_a_finished_study_computes_nothing_again(again):
     call, folder = again
     before, events = files(folder), Events()
@@ -174,6 +193,7 @@ def test_a_finished_study_computes_nothing_again(again):
     assert files(folder) == before
 
 
+@pytest.mark.slow
 def test_a_damaged_table_is_reported_and_computed_again(again):
     call, folder = again
     whole = files(folder)
@@ -230,6 +250,7 @@ def test_a_failure_does_not_lose_the_other_tables_or_the_results(again, monkeypa
     assert call(Events()).results["post_hoc"][0]["final"]
 
 
+@pytest.mark.slow
 def test_a_copied_run_keeps_its_tables(computed, tmp_path):
     place, events = computed[0], Events()
     (tmp_path / "s.yaml").write_text((PLAIN + MEASURE).replace("study: tiny", "study: other"))
@@ -240,6 +261,7 @@ def test_a_copied_run_keeps_its_tables(computed, tmp_path):
     assert [one["arms"] for one in here] == [one["arms"] for one in there]
 
 
+@pytest.mark.slow
 def test_a_table_that_is_removed_from_the_study_file_stays_if_it_was_computed(again):
     call, folder = again
     events = Events()
@@ -279,6 +301,7 @@ def test_a_table_that_the_baseline_cannot_have_is_refused_before_anything_is_sto
     assert not (tmp_path / "root" / "tiny").exists()
 
 
+@pytest.mark.slow
 def test_a_plan_shows_the_number_of_tables_and_parts(again, tmp_path, wording):
     folder = StudyFolder(open_store(tmp_path / "plain"), "tiny")
     (tmp_path / "s.yaml").write_text(PLAIN + MEASURE)

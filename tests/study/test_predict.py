@@ -32,7 +32,7 @@ LABELLED = {
 def opened(tmp_path_factory):
     """Return the trained model of each kind of task."""
     folder = tmp_path_factory.mktemp("predict")
-    rows = labelled_rows(60)
+    rows = labelled_rows(24)
     write_json_lines(folder / "rows.jsonl", rows)
     (folder / "text.txt").write_text("\n".join(row["text"] for row in rows) * 3)
 

@@ -142,6 +142,7 @@ class TakenAway(Callback):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
+@pytest.mark.slow
 def test_sigterm_after_the_last_step_ends_the_study_when_its_pack_is_done(study, undisturbed, tmp_path):
     class Late(Callback):
         def on_save(self, step):

@@ -127,6 +127,7 @@ def test_results_are_those_of_the_same_packs_one_after_another(train, whole, mon
     assert all(runs == (4 if len(arms) == 2 else 2) for arms, _, runs in seen.steps)
 
     monkeypatch.setattr(executor, "fits_beside", lambda queue: False)
+    monkeypatch.setattr(Workers, "reserve", lambda self, count: None)
     _, other = train("turn", alone := Seen())
     assert [plan.data for plan in stored_plans(other)] == [plan.data for plan in plans]
     assert len(stored(folder)) == 9
@@ -134,6 +135,7 @@ def test_results_are_those_of_the_same_packs_one_after_another(train, whole, mon
     assert {step for step in alone.steps if step[1] == 24} <= set(seen.steps)
 
 
+@pytest.mark.slow
 def test_workers_start_while_a_study_is_checked_and_none_outlives_it(train, whole, monkeypatch, tmp_path):
     assert whole[0].early == 2
     assert workers() == []
@@ -148,6 +150,7 @@ def test_workers_start_while_a_study_is_checked_and_none_outlives_it(train, whol
     assert workers() == []
 
 
+@pytest.mark.slow
 def test_workers_do_not_import_from_the_folder_where_a_study_is_started(tmp_path):
     """The command `taetpu` imports nothing from there either, so a file `queue.py` beside a study does no harm."""
     (tmp_path / "study.yaml").write_text(STUDY)
@@ -213,6 +216,7 @@ def test_ctrl_c_ends_the_workers_and_the_study_goes_on_later(train, whole):
     assert stored(folder) == stored(whole[1])
 
 
+@pytest.mark.slow
 def test_threads_train_on_devices_of_their_own_with_the_same_bits(train, whole, threads, monkeypatch):
     monkeypatch.setattr(Workers, "spawn", None)  # no process starts
     seen = Seen()
@@ -224,6 +228,7 @@ def test_threads_train_on_devices_of_their_own_with_the_same_bits(train, whole, 
     assert all(np.isnan(run.times()["step_seconds"].value).all() for run in folder.runs())
 
 
+@pytest.mark.slow
 def test_a_thread_without_memory_halves_its_pack_and_ctrl_c_stores_what_others_trained(
     train, whole, threads, monkeypatch, tmp_path
 ):

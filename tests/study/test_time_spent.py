@@ -9,6 +9,7 @@ from tests.cli.conftest import call_main as taetpu
 from tests.small import TINY
 from tests.study.conftest import Interrupting
 from tests.study.test_earlier import copy_stored
+from tests.suites import first_by_default
 
 from taetpu.report.time_spent import describe_parts, parts_by_arm, total_parts
 from taetpu.spec.loading import load_study
@@ -80,6 +81,7 @@ def test_an_arm_has_the_share_of_its_runs_in_the_time_of_its_packs(whole):
         assert sum(parts[part] for parts in by_arm.values()) == pytest.approx(total[part])
 
 
+@pytest.mark.slow
 def test_status_costs_and_report_show_the_time(whole):
     _, folder = whole
     spent = describe_parts(total := total_parts(folder.read_pack_times().values()))
@@ -98,10 +100,10 @@ def test_status_costs_and_report_show_the_time(whole):
 
 @pytest.mark.parametrize(
     ("part", "owner", "method"),
-    [
+    first_by_default([
         ("trained", DataFeed, "read"), ("evaluated", Evaluator, "evaluate"), ("written", ResultWriter, "append"),
         ("other", Callback, "on_save"),
-    ],
+    ]),
 )  # fmt: skip
 def test_what_is_slow_is_counted_under_its_name(part, owner, method, study, monkeypatch):
     usual, calls = getattr(owner, method), list[int]()
@@ -118,6 +120,7 @@ def test_what_is_slow_is_counted_under_its_name(part, owner, method, study, monk
     assert parts[part] >= 0.5 * len(calls)
 
 
+@pytest.mark.slow
 def test_a_resumed_study_adds_its_time(study, tmp_path):
     text, interrupting = STUDY.partition("arms:")[0], Interrupting("on_steps", 4)
     began = time.monotonic()
@@ -134,6 +137,7 @@ def test_a_resumed_study_adds_its_time(study, tmp_path):
     assert 0 < sum(second.values()) - sum(first.values()) < wall
 
 
+@pytest.mark.slow
 def test_a_study_of_an_earlier_version_shows_no_time(tmp_path):
     folder = copy_stored("schema4", tmp_path, "schema4")
     for name, seconds in (("p0", 2.5), ("p1", 3.5)):  # as earlier versions stored them

@@ -71,6 +71,7 @@ def test_another_loss_is_named_by_its_step(cpu, kind, rate):
     assert found["figure"].startswith("step ")
 
 
+@pytest.mark.slow
 def test_rounding_to_bfloat16_is_no_failure_on_a_tpu(cpu, monkeypatch):
     """The inputs of all products are rounded, as a TPU does by default."""
     torch = pytest.importorskip("torch")

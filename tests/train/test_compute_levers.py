@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.suites import by_default
 
 from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import root_key
@@ -48,7 +49,9 @@ def loss_and_gradients(model, dtype=jnp.float32):
     return jit_once(jax.value_and_grad(loss))(params)
 
 
-@pytest.mark.parametrize("embedding", ["tied", {"kind": "untied", "bias": True}, {"kind": "factorised", "size": 8}])
+@pytest.mark.parametrize(
+    "embedding", by_default(["tied", {"kind": "untied", "bias": True}, {"kind": "factorised", "size": 8}], "tied")
+)
 def test_padded_logits_have_the_loss_and_gradients_of_others(draw, embedding):
     model = draw({**SMALL, "embedding": embedding})
     (loss, gradients), (padded, padded_gradients) = (
@@ -60,6 +63,7 @@ def test_padded_logits_have_the_loss_and_gradients_of_others(draw, embedding):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_padding_has_no_gradient_and_is_removed():
     x, w, b = (jax.random.normal(root_key(i), shape) for i, shape in enumerate(((2, 3, 4), (4, 7), (7,))))
     form = LogitForm("float32", 5)
@@ -73,6 +77,7 @@ def test_padding_has_no_gradient_and_is_removed():
     assert unembed(x, w, b, LogitForm("float32", 7)).shape == logits.shape
 
 
+@pytest.mark.slow
 def test_narrow_logits_are_rounded_and_summed_in_float32(draw):
     model = ComputeOptions(logits="bfloat16").apply(draw(SMALL))
     x = model.final(TOKENS)
@@ -86,6 +91,7 @@ def test_narrow_logits_are_rounded_and_summed_in_float32(draw):
     np.testing.assert_array_equal(predict(model, BATCH, key=root_key(2), whole=True)[0], model.decode(x))  # nor hooks
 
 
+@pytest.mark.slow
 def test_chunks_of_narrow_logits_have_the_losses_of_all(draw):
     model = draw(SMALL)
     whole, chunks = (
@@ -97,8 +103,15 @@ def test_chunks_of_narrow_logits_have_the_losses_of_all(draw):
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"adapter": "lora"}, {"layers": {1: {"same_as": 0}}}, {"ffn": "gelu-tanh", "layers": {2: {"mixer": "none"}}}],
-    ids=["swiglu", "adapter", "shared", "gelu"],
+    by_default(
+        [
+            {},
+            {"adapter": "lora"},
+            {"layers": {1: {"same_as": 0}}},
+            {"ffn": "gelu-tanh", "layers": {2: {"mixer": "none"}}},
+        ],
+        {},
+    ),
 )
 def test_weights_that_are_cast_once_give_the_same_loss_and_rounded_gradients(draw, settings):
     """XLA's CPU backend keeps the gradients of weights that are cast at each use in float32."""
@@ -151,6 +164,7 @@ def test_all_levers_together_train_the_same_model_in_packs_and_alone(trainer, ma
     np.testing.assert_allclose(pack.sums["nll"], plain.sums["nll"], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_levers_work_under_vmap(draw):
     """On accelerators, the runs of a pack are vectorised."""
     models = [ComputeOptions(**LEVERS).apply(draw(SMALL, seed=seed)) for seed in (0, 1)]

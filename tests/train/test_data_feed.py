@@ -59,6 +59,7 @@ def test_pack_of_arms_and_seeds_is_bitwise_the_same(both, make, text):
     assert set(host.feed.places) == {3, 4}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("task", "train"), [
     ({}, {"accumulate": 2}),
     ({"segments": True}, {}),

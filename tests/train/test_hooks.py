@@ -229,6 +229,7 @@ def add_to_loss(kind, weights, **settings):
     return float(added), logits, log_p, targets
 
 
+@pytest.mark.slow
 def test_losses_of_hooks_are_weighted_means():
     weights = np.random.default_rng(1).random((4, 6)) + 0.5
     added, logits, log_p, targets = add_to_loss("z-loss", weights)

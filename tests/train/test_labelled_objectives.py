@@ -52,7 +52,8 @@ def losses_of(objective: Any, model: Any, batch: Any) -> Any:
     return jax.jit(lambda model, batch: compute_objective(objective, model, batch, whole=True))(model, batch)
 
 
-@pytest.mark.parametrize("kind", by_default(("classification", "regression"), "regression"))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_outputs_of_a_sequence_are_pooled_over_its_tokens(kind, folder):
     weighted = {"class_weights": "balanced"} if kind == "classification" else {}
     configs = [configured(kind, pooling=pooling, **weighted) for pooling in ("first", "last", "mean")]
@@ -143,6 +144,7 @@ def test_rows_that_fill_a_batch_are_no_candidates(folder):
     assert not values["nll"][3].any()
 
 
+@pytest.mark.slow
 def test_pairs_of_all_devices_are_candidates(folder):
     """Losses, gradients and evaluations of a batch that is divided over two devices are those of one device."""
     config = configured("pairs", train={"clip": None})

@@ -42,7 +42,7 @@ def test_opened_model_computes_the_same_logits(draw, make, text, tmp_path):
 
 def test_a_run_of_a_pack_is_stored_and_read_without_compilation(draw, make, text):
     """JAX would compile a slice and a copy for every shape. No other test has arrays of these sizes."""
-    settings = {"dim": 10, "num_layers": 3, "mixer": {"kind": "attention", "num_heads": 2}}
+    settings = {"dim": 20, "num_layers": 3, "mixer": {"kind": "attention", "num_heads": 2}}
     model, config, compiled = draw(settings, vocab=9), make(text[0], settings).model, []
     pack = jax.tree.map(lambda array: jax.device_put(np.stack([np.zeros_like(array), array])), model)
 

@@ -39,7 +39,7 @@ def prepared(folder: Path, **fields):
 def test_each_document_is_computed_as_if_it_were_alone(position):
     """Absolute positions restart in each document, and the mask hides the other documents."""
     config = load_config(ModelConfig, {"dim": 8, "num_layers": 1, "mixer": MASK, "position": position}).resolve()
-    model = build_model(config, 7, 8, key=root_key(0))
+    model = jit_once(lambda: build_model(config, 7, 8, key=root_key(0)))()
     together = forward(model, TOKENS, SEGMENTS)
     second = forward(model, np.pad(TOKENS[:, 3:], ((0, 0), (0, 3))), None)[:, :5]
     np.testing.assert_allclose(together[:, :3], forward(model, TOKENS, None)[:, :3], atol=1e-6)

@@ -51,6 +51,7 @@ def test_dropout_rate_is_traced_and_evaluation_has_no_dropout(trainer, make, tex
     np.testing.assert_array_equal(*again)
 
 
+@pytest.mark.slow
 def test_bfloat16_training_learns_with_float32_weights_and_the_scheduled_rate(trainer, make, text):
     task, source = text
     optimizer = {"kind": "adamw", "lr": 0.01}

@@ -47,6 +47,7 @@ def test_divided_runs_have_the_losses_of_a_whole_run(trainer, text, tmp_path, ob
     np.testing.assert_allclose(whole.advance(4)["train/loss"], divided.advance(4)["train/loss"], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_batch_without_a_masked_token_has_the_loss_0(trainer, text, tmp_path):
     config = configured(text, {"kind": "masked-lm", "share": 0.001}, MASKED)
     run = trainer([config], config.task.prepare(tmp_path))

@@ -189,6 +189,7 @@ fetched.files()
 """
 
 
+@pytest.mark.slow
 def test_a_killed_copy_continues(put, google):
     large = os.urandom(2**20) * 24
     put("large/a.txt", b"first")

@@ -19,6 +19,7 @@ def run(folder, source=TRAIN, options=None, **changes):
     return outcome
 
 
+@pytest.mark.slow
 def test_arms_are_compared_at_their_best_values(tmp_path):
     outcome = run(tmp_path, arms={"bias": {"bias": True}}, tune={"lr": [0.3, 0.01, 0.2]})
     tuning = outcome.results["tuning"]

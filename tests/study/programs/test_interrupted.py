@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.program_studies import TRAIN, write_study
+from tests.suites import by_default
 
 from taetpu.cli.status_model import StudyMonitor
 from taetpu.store.backend import open_store
@@ -42,7 +43,7 @@ def values(results) -> dict[str, list[float | None]]:
     return {arm["name"]: [run["value"] for run in arm["runs"]] for arm in results["arms"]}
 
 
-@pytest.mark.parametrize("resume", [True, False])
+@pytest.mark.parametrize("resume", by_default([True, False], True))
 def test_a_killed_driver_ends_with_the_results_of_an_undisturbed_one(tmp_path, resume):
     (tmp_path / "calm").mkdir(), (tmp_path / "killed").mkdir()
     program = {"command": WORDS, "resume": resume}
@@ -70,7 +71,7 @@ def curves_of(root: Path) -> dict[str, dict[int, float]]:
     return {key: dict(zip(curve.step.tolist(), curve.value.tolist(), strict=True)) for key, curve in curves.items()}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", by_default([signal.SIGINT, signal.SIGTERM], signal.SIGTERM))
 def test_ctrl_c_and_sigterm_stop_the_program_first_with_sigterm(tmp_path, number):
     source = TRAIN.replace("import json", "import signal, json").replace(
         "settings =",
