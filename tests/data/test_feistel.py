@@ -20,6 +20,7 @@ def test_places_are_computed_one_by_one():
     assert permuted(np.array([4999, 17, 17]), 3, 1, 5000).tolist() == whole[[4999, 17, 17]].tolist()
 
 
+@pytest.mark.slow
 def test_a_place_has_any_number_with_equal_probability():
     count = 100
     orders = np.stack([permuted(np.arange(count), seed, 0, count) for seed in range(2000)])

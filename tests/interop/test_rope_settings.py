@@ -175,6 +175,7 @@ def test_settings_that_all_layers_share(family):
     compare(family, STYLES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", by_default(NESTED_FAMILIES, "gemma3_text"))
 def test_settings_of_each_type_of_layer(family):
     refused = ("both",) if family == "modernbert" else ()  # by the class of transformers

@@ -83,6 +83,7 @@ def test_an_error_is_that_of_the_pack_it_belongs_to(study, monkeypatch, ahead):
     assert traced == [False, True]  # first while the baseline trained
 
 
+@pytest.mark.slow
 def test_ctrl_c_does_not_wait_for_the_compilation_and_no_other_begins(study, monkeypatch, ahead):
     functions, running, may_end, begun = AheadCompilation._functions, threading.Event(), threading.Event(), []
 

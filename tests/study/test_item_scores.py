@@ -60,6 +60,7 @@ def folder_of(scored: Path) -> StudyFolder:
     return StudyFolder(open_store(scored / "runs"), "scored")
 
 
+@pytest.mark.slow
 def test_scores_of_a_run_are_those_of_its_stored_model(scored) -> None:
     opened = taetpu.open_run("scored/slow/1", root=scored / "runs", data_folder=scored)
     evaluation, about = opened.run.evaluation(), opened.result["items"]
@@ -81,6 +82,7 @@ def test_scores_of_a_run_are_those_of_its_stored_model(scored) -> None:
     assert any(len(row) > 1 and not math.isclose(*row[:2]) for row in taetpu.score(opened, scored / "arc.jsonl").logp)
 
 
+@pytest.mark.slow
 def test_scores_are_measured_every_n_steps_and_at_the_end(scored) -> None:
     for run in folder_of(scored).runs():
         series = run.metrics()
@@ -90,6 +92,7 @@ def test_scores_are_measured_every_n_steps_and_at_the_end(scored) -> None:
         assert {"blimp/acc", "hellaswag/acc_norm", "lambada/perplexity"} <= (run.result() or {})["metrics"].keys()
 
 
+@pytest.mark.slow
 def test_arms_are_judged_by_the_score_and_compared_on_the_same_items(scored) -> None:
     results = read_results(folder_of(scored))
     assert results is not None
@@ -117,6 +120,7 @@ def test_arms_are_judged_by_the_score_and_compared_on_the_same_items(scored) -> 
     assert compute_results(folder_of(scored)) == results
 
 
+@pytest.mark.slow
 def test_each_file_has_a_chart_of_its_first_score(scored) -> None:
     results = read_results(folder_of(scored))
     assert results is not None
@@ -135,6 +139,7 @@ def test_each_file_has_a_chart_of_its_first_score(scored) -> None:
     assert not item_score_sections(many)[0].charts  # too many colours
 
 
+@pytest.mark.slow
 def test_a_changed_file_is_named_when_the_study_goes_on(scored, tmp_path) -> None:
     text = write(tmp_path)
     (tmp_path / "study.yaml").write_text(text)
@@ -203,6 +208,7 @@ def test_items_that_do_not_fit_are_refused_with_file_and_row(tmp_path, change, p
     assert [part for part in parts if part not in f"{error.problem} {error.remedy}"] == []
 
 
+@pytest.mark.slow
 def test_the_command_prints_scores_groups_and_items(scored, monkeypatch) -> None:
     monkeypatch.chdir(scored)
 
@@ -250,6 +256,7 @@ def test_a_score_that_is_added_later_is_compared_on_the_runs_that_have_it(study,
     assert folder.read_study()["items"].keys() == {"blimp", "lambada"}
 
 
+@pytest.mark.slow
 def test_a_classifier_is_not_scored(scored) -> None:
     opened = taetpu.open_run("scored/baseline/0", root=scored / "runs", data_folder=scored)
     classifier = replace(opened, interface=Interface(opened.vocab_size, outputs=2))

@@ -46,9 +46,8 @@ def opened(tmp_path_factory):
     return train
 
 
-@pytest.mark.parametrize(
-    "kind", ["classification", *(pytest.param(k, marks=pytest.mark.slow) for k in [*LABELLED][1:])]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", LABELLED)
 def test_predictions_of_the_validation_rows_have_the_loss_of_the_run(opened, kind):
     model = opened(kind, LABELLED[kind])
     rows, losses = model.run_config.task._read(model.data_folder)[0]["val"], []

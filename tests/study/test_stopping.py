@@ -78,6 +78,7 @@ def early(tmp_path_factory):
     return run_study(loaded, folder, seen), folder, seen
 
 
+@pytest.mark.slow
 def test_the_end_of_the_last_run_ends_the_pack(early):
     outcome, folder, seen = early
     assert seen.stopped == [(8, [("baseline", 0), ("baseline", 1)], 16)]
@@ -104,6 +105,7 @@ def test_the_end_of_the_last_run_ends_the_pack(early):
         assert f"step {choice['chosen']} |" in row
 
 
+@pytest.mark.slow
 def test_forged_choices_are_detected(early, tmp_path, monkeypatch):
     shutil.copytree(early[1].where, tmp_path / "tiny")
     unsealed(tmp_path / "tiny", monkeypatch)

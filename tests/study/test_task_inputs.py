@@ -117,6 +117,7 @@ def test_report_names_the_metric_and_no_accuracy(sine):
     assert "accuracy" not in page
 
 
+@pytest.mark.slow
 def test_packed_regression_equals_solo(sine, tmp_path, monkeypatch):
     monkeypatch.setattr(executor, "fits_beside", lambda queue: False)  # no other processes
     _, folder = sine
@@ -176,7 +177,7 @@ def test_labelled_studies_train_to_results(name, written, tmp_path):
 
 
 @pytest.mark.parametrize("arm", by_default(["baseline", "moe", "mamba"], "baseline"))
-@pytest.mark.parametrize("name", ["pairs", "majority"])
+@pytest.mark.parametrize("name", by_default(["pairs", "majority"], "majority"))
 def test_no_value_in_padding_changes_a_loss(name, arm, written):
     """Losses, auxiliary losses and gradients are bitwise equal."""
     study = load_study(written(name))

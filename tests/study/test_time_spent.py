@@ -53,6 +53,7 @@ def whole(tmp_path_factory):
     return timing.walls, folder
 
 
+@pytest.mark.slow
 def test_parts_of_each_pack_add_up_to_its_wall_time(whole):
     walls, folder = whole
     times = folder.read_pack_times()
@@ -68,6 +69,7 @@ def test_parts_of_each_pack_add_up_to_its_wall_time(whole):
         assert wall - 0.5 <= stored["seconds"] <= wall + ROUNDING
 
 
+@pytest.mark.slow
 def test_an_arm_has_the_share_of_its_runs_in_the_time_of_its_packs(whole):
     _, folder = whole
     times = folder.read_pack_times()
@@ -150,6 +152,7 @@ def test_a_study_of_an_earlier_version_shows_no_time(tmp_path):
     assert "went" not in Path(folder.where, "report/report.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_damaged_time_hides_the_line_and_stops_no_status(whole, tmp_path):
     _, folder = whole
     copied = tmp_path / folder.name

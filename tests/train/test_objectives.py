@@ -220,6 +220,7 @@ def test_objectives_pass_their_checks(kind):
     assert {finding.outcome for finding in check_component("objective", kind).findings} == {"passed"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "place"), [("test-unweighted", "weight 0"), ("test-mean", "()")])
 def test_the_checks_name_what_is_wrong(kind, place):
     with pytest.raises(ComponentError) as caught:
