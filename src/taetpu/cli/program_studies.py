@@ -1,5 +1,6 @@
 """`taetpu plan` and `run` for studies whose runs are the user's command. JAX is not imported."""
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -88,15 +89,9 @@ def run_program(options: "RunOptions") -> None:
     if options.check:
         _check_program(options)
         return
-    chosen = ProgramOptions(
-        until_resolved=options.until_resolved,
-        retrain_damaged=options.retrain_damaged,
-        search=options.search,
-        max_runs=options.max_runs,
-        shard=None if options.shard is None else parse_shard(options.shard),
-        wait=not options.no_wait,
-        ray=(options.address or "") if options.on == "ray" else None,
-    )
+    given = options.study_arguments()
+    given["shard"] = None if options.shard is None else parse_shard(options.shard)
+    chosen = ProgramOptions(**{field.name: given[field.name] for field in fields(ProgramOptions)})
     try:
         outcome = run_program_file(
             options.study, options.sets or [], root=options.root, options=chosen, events=EventLog(log)
