@@ -22,12 +22,15 @@ from taetpu.nn.stack import Stack
 Shape = tuple[int, ...]
 
 
-def named_parameters(model: LM) -> dict[str, Array]:
-    """Return every trained array by its logical name (`layers.3.mixer.wq`), with stacks split into layers."""
+def named_parameters(model: LM) -> dict[str, Any]:
+    """Return every trained array by its logical name (`layers.3.mixer.wq`), with stacks split into layers.
+
+    Arrays on the host stay there.
+    """
     return _named(model, partition_trainable(model)[0])
 
 
-def named_constants(model: LM) -> dict[str, Array]:
+def named_constants(model: LM) -> dict[str, Any]:
     """Return every untrained array, such as `Fixed` values, by its logical name, except random keys."""
     return _named(model, partition_trainable(model)[1])
 
@@ -85,7 +88,7 @@ def logical_names(model: LM, path: str) -> tuple[str, ...]:
     return tuple(f"layers.{layer}.{rest}" for layer in model.stacks[int(number)].owners)
 
 
-def _named(model: LM, part: LM) -> dict[str, Array]:
+def _named(model: LM, part: LM) -> dict[str, Any]:
     """Return the arrays of a part of a model by their logical names."""
     arrays = {}
     for path, array in leaves_by_path(part).items():
