@@ -51,6 +51,7 @@ def trained(folder: Path) -> list[str]:
     return sorted(file.parent.name for file in folder.glob("*/results.json"))
 
 
+@pytest.mark.slow
 def test_a_failed_study_stops_no_other_and_the_worst_code_counts(process, here, write):
     files = write("broken", base={"lr": "high"}), write("next")
     done = process("run", *files, "--set", "steps=2", "--root", "kept", "--json")

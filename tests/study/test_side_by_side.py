@@ -115,6 +115,7 @@ def whole(train):
     return seen, train("whole", seen)[1]
 
 
+@pytest.mark.slow
 def test_results_are_those_of_the_same_packs_one_after_another(train, whole, monkeypatch):
     seen, folder = whole
     plans = stored_plans(folder)

@@ -101,6 +101,7 @@ def stored_run(root, arm="baseline", seed=0, study="sine"):
     return next(r for r in StudyFolder(open_store(root), study).runs() if (r.arm, r.seed) == (arm, seed))
 
 
+@pytest.mark.slow
 def test_regression_is_learned_and_judged_by_its_own_metric(sine):
     outcome, _ = sine
     baseline, slow = outcome.results["arms"]

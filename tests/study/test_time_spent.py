@@ -9,7 +9,6 @@ from tests.cli.conftest import call_main as taetpu
 from tests.small import TINY
 from tests.study.conftest import Interrupting
 from tests.study.test_earlier import copy_stored
-from tests.suites import first_by_default
 
 from taetpu.report.time_spent import describe_parts, parts_by_arm, total_parts
 from taetpu.spec.loading import load_study
@@ -100,12 +99,13 @@ def test_status_costs_and_report_show_the_time(whole):
     assert spent in costs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "owner", "method"),
-    first_by_default([
+    [
         ("trained", DataFeed, "read"), ("evaluated", Evaluator, "evaluate"), ("written", ResultWriter, "append"),
         ("other", Callback, "on_save"),
-    ]),
+    ],
 )  # fmt: skip
 def test_what_is_slow_is_counted_under_its_name(part, owner, method, study, monkeypatch):
     usual, calls = getattr(owner, method), list[int]()

@@ -46,6 +46,7 @@ def no_wait():
     pass
 
 
+@pytest.mark.slow
 def test_products_and_losses_agree_with_numpy(cpu):
     product = check_matmul(cpu, no_wait)
     assert product["status"] == "ok"

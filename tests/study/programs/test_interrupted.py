@@ -43,7 +43,8 @@ def values(results) -> dict[str, list[float | None]]:
     return {arm["name"]: [run["value"] for run in arm["runs"]] for arm in results["arms"]}
 
 
-@pytest.mark.parametrize("resume", by_default([True, False], True))
+@pytest.mark.slow
+@pytest.mark.parametrize("resume", [True, False])
 def test_a_killed_driver_ends_with_the_results_of_an_undisturbed_one(tmp_path, resume):
     (tmp_path / "calm").mkdir(), (tmp_path / "killed").mkdir()
     program = {"command": WORDS, "resume": resume}
@@ -130,6 +131,7 @@ def test_shards_share_the_runs_and_the_last_writes_the_report(tmp_path):
     assert not runs[0] & runs[1]
 
 
+@pytest.mark.slow
 def test_metrics_are_stored_while_a_program_runs(tmp_path):
     file = write_study(
         tmp_path, program={"command": WORDS}, seeds=1, arms={}, base={"lr": 0.1, "sleep": 0.2, "steps": 40}
