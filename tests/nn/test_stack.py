@@ -127,6 +127,23 @@ def test_named_parameters_and_with_parameters_are_inverse(draw, model, parameter
     )
 
 
+def aligned(values: np.ndarray) -> np.ndarray:
+    """Return a copy at an address that jax could use without copying."""
+    bytes_ = np.empty(values.nbytes + 64, np.uint8)
+    start = -bytes_.ctypes.data % 64
+    copy = bytes_[start : start + values.nbytes].view(values.dtype).reshape(values.shape)
+    copy[...] = values
+    return copy
+
+
+def test_a_model_does_not_change_with_the_arrays_that_it_was_made_of(model, parameters):
+    arrays = {name: aligned(np.asarray(a)) for name, a in parameters.items()}
+    made = with_parameters(model, arrays)
+    for array in arrays.values():
+        array[...] = 0.5
+    assert jax.tree.all(jax.tree.map(np.array_equal, made, model))
+
+
 def test_parameters_with_wrong_names_or_shapes_are_refused(model, parameters):
     missing = {name: a for name, a in parameters.items() if name != "norm.weight"}
     with pytest.raises(UserError, match=r"parameter 'norm.weight' is missing"):

@@ -145,10 +145,9 @@ def _replaced(model: LM, part: LM, values: Mapping[str, Any]) -> LM:
         name = jax.tree_util.keystr(path, simple=True, separator=".")
         layers = [values[name] for name in logical_names(model, name)]
         on_host = all(isinstance(layer, np.ndarray) for layer in layers)
-        if not name.startswith("stacks."):
-            return jax.device_put(layers[0]) if on_host else jnp.asarray(layers[0])
-        # JAX compiles a stack for every shape, and `jnp.asarray` of a host array a copy.
-        return jax.device_put(np.stack(layers)) if on_host else jnp.stack(layers)
+        if on_host:  # jax would compile a copy and a stack for every shape, and share the memory of what is not copied
+            return jax.device_put(np.stack(layers) if name.startswith("stacks.") else np.array(layers[0]))
+        return jnp.stack(layers) if name.startswith("stacks.") else jnp.asarray(layers[0])
 
     return jax.tree_util.tree_map_with_path(replaced, part)
 
