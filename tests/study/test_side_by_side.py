@@ -356,6 +356,7 @@ def test_packs_share_accelerators_only_if_asked_for(works, monkeypatch):
     assert packs_at_once([1] * 9) == jax.device_count()  # the cores of a CPU are not shared
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert packs_at_once([1] * 9) == 3 * jax.device_count()
+    assert packs_at_once([2] * 9) == jax.device_count() // 2
     choose = layouts_beside(works([4, 4]), AUTO)
     assert {choose(work)[0].devices for work in works([4, 4])} == {1}
     for wrong in ("0", "two", "-1"):

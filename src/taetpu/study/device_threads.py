@@ -59,8 +59,13 @@ class DeviceThreads:
     def start(self, pack: Pack) -> bool:
         """Start a pack if enough devices are free. Devices that trained the last pack train the next, if they can."""
         needed, most = pack.plan.layout.devices, packs_per_device()
-        load = Counter(device for each in self.busy for device in each.devices)
-        free = sorted((device for device in jax.devices() if load[device] < most), key=load.__getitem__)
+        load = Counter[Device]()
+        for (
+            each
+        ) in self.busy:  # packs on several devices share none, because their collectives could wait for each other
+            load.update(dict.fromkeys(each.devices, 1 if len(each.devices) == 1 else most))
+        left = 1 if needed == 1 else most
+        free = sorted((device for device in jax.devices() if load[device] + left <= most), key=load.__getitem__)
         if len(free) < needed:
             return False
         idle = [each for each in self.all if each.pack is None]

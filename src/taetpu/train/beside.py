@@ -32,6 +32,8 @@ PACKS_PER_GPU = "TAETPU_PACKS_PER_GPU"
 def packs_per_device() -> int:
     """Return how many packs may train at once on one accelerator: `TAETPU_PACKS_PER_GPU`, 1 by default and on CPUs.
 
+    Only packs on one accelerator share it.
+
     Raises:
         UserError: if the value is not a positive integer.
     """
@@ -61,7 +63,8 @@ def packs_at_once(devices: Sequence[int]) -> int:
     """Return how many packs train side by side on this machine, from the number of devices of each pack."""
     if len(devices) < 2 or jax.process_count() > 1:
         return 1
-    return max(1, min(len(devices), jax.device_count() * packs_per_device() // max(devices)))
+    shared = packs_per_device() if max(devices) == 1 else 1
+    return max(1, min(len(devices), jax.device_count() * shared // max(devices)))
 
 
 def pack_seconds(work: Workload, layout: Layout) -> list[float]:
