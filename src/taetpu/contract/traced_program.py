@@ -221,8 +221,8 @@ class Outline:
         Equal steps have equal evaluations, and an evaluation takes a quarter of the time to trace and lower.
         """
 
-        def measure(state: TrainState, numbers: Any, windows: Batch) -> dict[str, Any]:
-            return self._measured(state, bind(self.structure, numbers), windows)
+        def measure(state: TrainState, numbers: Any, windows: Batch) -> list[Any]:
+            return jax.tree.leaves(self._measured(state, bind(self.structure, numbers), windows))
 
         windows = self._windows(1, self.structure.train.batch_size)
         return _digest_program(jax.jit(measure).trace(self.state, self.shapes, windows))[0]

@@ -125,7 +125,7 @@ class Table:
         return frozenset(cell.seed for cell in self.cells[arm] if cell.outcome == "diverged")
 
     def count(self, *arms: str) -> Count:
-        """Count the runs of arms that have a value, and its diverged runs."""
+        """Count the runs of arms that have a value, and the arms' diverged runs."""
         return Count(sum(len(self.values(arm)) for arm in arms), sum(len(self.diverged_seeds(arm)) for arm in arms))
 
     def results(self, arm: str) -> list[Mapping[str, Any]]:

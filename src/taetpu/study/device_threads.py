@@ -60,18 +60,17 @@ class DeviceThreads:
         """Start a pack if enough devices are free. Devices that trained the last pack train the next, if they can."""
         needed, most = pack.plan.layout.devices, packs_per_device()
         load = Counter[Device]()
-        for (
-            each
-        ) in self.busy:  # packs on several devices share none, because their collectives could wait for each other
-            load.update(dict.fromkeys(each.devices, 1 if len(each.devices) == 1 else most))
-        left = 1 if needed == 1 else most
-        free = sorted((device for device in jax.devices() if load[device] + left <= most), key=load.__getitem__)
+        # Packs on several devices share none, because their collectives could wait for each other.
+        for each in self.busy:
+            load.update(dict.fromkeys(each.devices, most if len(each.devices) > 1 else 1))
+        room = most if needed > 1 else 1
+        free = sorted((device for device in jax.devices() if load[device] + room <= most), key=load.__getitem__)
         if len(free) < needed:
             return False
         idle = [each for each in self.all if each.pack is None]
-        place = next((each for each in idle if len(each.devices) == needed), None) or self.open(
-            tuple(free[:needed]), idle
-        )
+        fitting = (each for each in idle if len(each.devices) == needed)
+        emptiest = (each for each in fitting if all(load[device] == load[free[0]] for device in each.devices))
+        place = next(emptiest, None) or self.open(tuple(free[:needed]), idle)
         self.idle_seconds += place.idle_seconds
         place.pack = pack
         place.thread = threading.Thread(target=self._train, args=(place, pack, time.monotonic()), daemon=True)
