@@ -29,23 +29,20 @@ arms: {relu: {model.ffn: relu}}
 TEXT = "the cat sat on the mat and the dog sat on the log. "
 BUDGETS = {
     "--help": 0.2,
-    "catalog": 3.3,
-    "plan study.yaml": 4.2,
-    "status tiny": 1.8,
-    "report tiny --verify": 2.1,
-    "lens perplexity latest story.txt": 5.0,
-    "lens attention latest --text 'the cat sat'": 3.4,
-    "lens scores latest": 3.4,
-    "lens logit-lens latest --text 'the cat sat'": 5.0,
-    "lens attribution latest --text 'the cat sat'": 6.0,
-    "lens norms latest --text 'the cat sat'": 5.0,
-    "lens knockout latest story.txt": 7.0,
-    "lens sample latest --prompt 'the cat'": 6.0,
+    "catalog": 2.6,
+    "plan study.yaml": 3.1,
+    "status tiny": 1.5,
+    "report tiny --verify": 1.7,
+    "lens perplexity latest story.txt": 2.3,
+    "lens attention latest --text 'the cat sat'": 2.5,
+    "lens scores latest": 2.4,
+    "lens logit-lens latest --text 'the cat sat'": 2.3,
+    "lens attribution latest --text 'the cat sat'": 2.9,
+    "lens norms latest --text 'the cat sat'": 2.3,
+    "lens knockout latest story.txt": 4.5,
+    "lens sample latest --prompt 'the cat'": 2.4,
 }
-"""CPU seconds of a call with a warm cache, on the machine of docs/log.md.
-
-Budgets of 4.2 and less are a quarter above what was measured (docs/log.md). The others are estimates.
-"""
+"""CPU seconds of a call with a warm cache, a quarter above what was measured on the machine of docs/log.md."""
 
 
 @dataclass(frozen=True)
