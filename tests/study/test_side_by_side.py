@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 import time
 from pathlib import Path
 
@@ -304,6 +305,16 @@ def test_kinds_that_no_file_defines_are_trained_in_this_process(whole):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(queue[0].config.model.layers[0].mixer), "__module__", "__main__")
         assert not fits_beside(queue)
+
+
+def test_a_damaged_module_of_the_report_stops_no_training(monkeypatch, tmp_path):
+    (tmp_path / "damaged_report.py").write_text("import no_such_module")
+    (tmp_path / "intact_report.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(side_by_side, "AFTER_TRAINING", ("damaged_report", "intact_report"))
+    side_by_side._import_what_follows()
+    assert ("damaged_report" in sys.modules, "intact_report" in sys.modules) == (False, True)
+    del sys.modules["intact_report"]
 
 
 def test_longest_first_on_the_first_that_is_free():

@@ -45,7 +45,7 @@ class SourceTask(Task):
         return [path for field in SOURCES for path in list_local(getattr(self, field), folder, field)]
 
     def open_held_out(self, names: Sources, folder: Path, layout: Layout) -> dict[str, Corpus]:
-        """Return the corpora of evaluation data by split: those of their own files, or published splits of `source`."""
+        """Open the evaluation data of each split: separate files, or a published split of `source`."""
         held_out: dict[str, Corpus] = {}
         for name in EVALUATED:
             if (given := getattr(self, f"{name}_source")) is not None:

@@ -176,7 +176,7 @@ def format_effect(entry: EstimatedEffect, results: Results) -> str:
 
 
 def effect_and_verdict(arm: Arm | None, results: Results) -> str:
-    """Return the effect of an arm with its verdict in a cell of a table; a hyphen if there is no such arm."""
+    """Return the cell of a table with the effect and the verdict of an arm, or a hyphen if the arm is missing."""
     return f"{format_effect(arm, results)} {verdict_label(arm)}" if arm else "-"
 
 

@@ -8,7 +8,7 @@ alone, not on what trains beside it.
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from importlib import import_module
 
@@ -94,8 +94,7 @@ def train_beside(
                     number, pack = number + 1, left.pop(0)
                     events.begin(number, total, pack)
                 if not left and len(workers.busy) < len(workers.all):
-                    for module in AFTER_TRAINING:
-                        import_module(module)
+                    _import_what_follows()
                 for worker, message in workers.messages():
                     pack = worker.pack
                     assert pack is not None, "only busy workers are waited for"
@@ -110,6 +109,13 @@ def train_beside(
         finally:
             folder.add_wait(IDLE, workers.idle_seconds + sum(worker.idle_seconds for worker in workers.all))
     return failed
+
+
+def _import_what_follows() -> None:
+    """Import the modules that are needed after training. If one is damaged, the packs are trained before the error."""
+    for module in AFTER_TRAINING:
+        with suppress(ImportError):
+            import_module(module)
 
 
 def _ended(packs: PackStore, pack: Pack, ended: Ended, events: "Switch", failed: list[Failure]) -> list[Pack]:

@@ -24,8 +24,6 @@ LEAST_SECONDS = 20.0
 """Estimated core-seconds of training from which on the start of worker processes pays off."""
 CORE_FLOPS, STEP_SECONDS = 2e10, 1e-3
 """A core's FLOPs per second on small models, and the shortest step. Both are on the low side (docs/log.md)."""
-
-
 PACKS_PER_GPU = "TAETPU_PACKS_PER_GPU"
 
 
@@ -39,7 +37,8 @@ def packs_per_device() -> int:
     """
     text = os.environ.get(PACKS_PER_GPU, "1")
     if not text.isdecimal() or int(text) < 1:
-        raise UserError(f"{PACKS_PER_GPU} is {text!r}, expected a positive integer", remedy=f"Unset {PACKS_PER_GPU}.")
+        problem = f"{PACKS_PER_GPU} is {text!r}, expected a positive integer"
+        raise UserError(problem, remedy=f"Set {PACKS_PER_GPU}=2, or unset it.")
     return 1 if jax.default_backend() == "cpu" else int(text)
 
 

@@ -62,7 +62,7 @@ class GemmaFamily(LlamaLike):
 
 
 class Gemma(GemmaFamily):
-    """Gemma 1. `gelu` stands for the tanh approximation."""
+    """Gemma 1, in which `gelu` means the tanh approximation."""
 
     model_type = "gemma"
     architecture = "GemmaForCausalLM"
