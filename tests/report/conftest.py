@@ -77,6 +77,14 @@ def stored_study(
     return folder
 
 
+@pytest.fixture(autouse=True)
+def _valid_charts(monkeypatch):
+    """Check charts against the schema of Vega-Lite."""
+    from taetpu.report import charts
+
+    monkeypatch.setattr(charts, "VALIDATE", True)
+
+
 @pytest.fixture
 def store_study(tmp_path: Path) -> Callable[..., StudyFolder]:
     """Return `stored_study` for a folder of this test."""

@@ -25,6 +25,8 @@ LABEL_WIDTH, NARROW_LABEL = 26, 18
 """Maximum number of characters in a name on an axis, also in windows narrower than `NARROW` pixels."""
 NARROW = 600
 SIDES = ("left", "right", "bottom")
+VALIDATE = False
+"""Whether specs are checked against the schema of Vega-Lite. Only tests of the report do: it takes half of the time."""
 LOGARITHMIC = "linear near 0, logarithmic beyond"
 """Remark on a symlog axis."""
 SYMLOG_RATIO = 30
@@ -120,8 +122,9 @@ def forest_plot(results: Results) -> Spec | None:
         *_estimates(rows, x, y),
         _seed_dots(seeds, y, summary.mean_places(results), offset=round(0.27 * row)),
     ]
-    drawn = alt.layer(*layers).resolve_axis(y="independent")
-    return responsive_spec(drawn.properties(height=row * len(arms), padding={"top": 22, **dict.fromkeys(SIDES, 5)}))
+    resolve = alt.Resolve(axis=alt.AxisResolveMap(y="independent"))
+    padding = {"top": 22, **dict.fromkeys(SIDES, 5)}
+    return responsive_spec(layers, height=row * len(arms), padding=padding, resolve=resolve)
 
 
 def _names(rows: list[dict[str, Any]], y: alt.Y, order: Sequence[str], effects: Mapping[str, str]) -> list[alt.Chart]:
@@ -145,7 +148,7 @@ def _directions(direction: str) -> list[alt.Chart]:
         chart([{}]).mark_text(align="right", dx=-8, dy=-9, style=lower, text=f"\u2190 {lower}"),
         chart([{}]).mark_text(align="left", dx=8, dy=-9, style=higher, text=f"{higher} \u2192"),
     ]
-    return [mark.encode(x=alt.datum(0), y=alt.value(0)) for mark in marks]
+    return [mark.encode(x=alt.XDatum(0), y=alt.YValue(0)) for mark in marks]
 
 
 def _reference(results: Results) -> list[alt.Chart]:
@@ -154,31 +157,41 @@ def _reference(results: Results) -> list[alt.Chart]:
     layers = [band(sd, "noise")] if sd else []
     if small:
         bounds = [{"bound": -small}, {"bound": small}]
-        layers += [band(small, "equivalence"), chart(bounds).mark_rule(style="bound").encode(x="bound:Q")]
-    return [*layers, chart([{}]).mark_rule(style="zero").encode(x=alt.datum(0))]
+        layers += [band(small, "equivalence"), chart(bounds).mark_rule(style="bound").encode(x=alt.X("bound:Q"))]
+    return [*layers, chart([{}]).mark_rule(style="zero").encode(x=alt.XDatum(0))]
 
 
 def band(half: float, style: str) -> alt.Chart:
     """Return a band from `-half` to `half` on the x axis."""
-    return chart([{"from": -half, "to": half}]).mark_rect(style=style).encode(x="from:Q", x2="to:Q")
+    return chart([{"from": -half, "to": half}]).mark_rect(style=style).encode(x=alt.X("from:Q"), x2=alt.X2("to:Q"))
 
 
 def _estimates(rows: list[dict[str, Any]], x: alt.X, y: alt.Y) -> list[alt.Chart]:
     """Return the layers for intervals and point estimates, with a note for arms whose effect cannot be estimated."""
     table = chart(rows).encode(y=y, color=verdict_colour())
     known = table.transform_filter("datum.effect !== null")
-    interval = table.transform_filter("datum.low !== null").mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q")
+    interval = (
+        table.transform_filter("datum.low !== null")
+        .mark_rule(strokeWidth=2)
+        .encode(x=alt.X("low:Q"), x2=alt.X2("high:Q"))
+    )
     point = known.mark_point(filled=True, size=110, opacity=1)
-    unknown = chart(rows).transform_filter("datum.effect === null").encode(y=y, x=alt.value("width"), text="missing:N")
+    unknown = (
+        chart(rows)
+        .transform_filter("datum.effect === null")
+        .encode(y=y, x=alt.XValue("width"), text=alt.Text("missing:N"))
+    )
     note = unknown.mark_text(align="right", dx=-6, style="note")
     intervals = [interval] if any(row["low"] is not None for row in rows) else []
-    return [*intervals, point.encode(x=x, shape=verdict_shape(), tooltip=["arm:N", "evidence:N"]), note]
+    return [*intervals, point.encode(x=x, shape=verdict_shape(), tooltip=tooltips("arm:N", "evidence:N")), note]
 
 
 def _seed_dots(seeds: list[dict[str, Any]], y: alt.Y, places: int, offset: int) -> alt.Chart:
     dots = chart(seeds).mark_circle(size=26, opacity=0.45, yOffset=offset)
     difference = alt.Tooltip("difference:Q", format=f"+.{fixed_places(places)}f")
-    return dots.encode(y=y, x="difference:Q", color=verdict_colour(), tooltip=["arm:N", "seed:N", difference])
+    return dots.encode(
+        y=y, x=alt.X("difference:Q"), color=verdict_colour(), tooltip=tooltips("arm:N", "seed:N", difference)
+    )
 
 
 def named_axis(names: Sequence[str], width: int = LABEL_WIDTH, **options: Any) -> alt.Axis:
@@ -208,8 +221,16 @@ def verdict_shape() -> alt.Shape:
 
 
 def chart(rows: list[dict[str, Any]]) -> alt.Chart:
-    """Return a chart with the given rows as data."""
+    """Return a chart with the given rows as data.
+
+    Encode its channels by objects such as `alt.X("effect:Q")`. Altair converts strings slowly.
+    """
     return alt.Chart(alt.Data(values=rows))  # pyright: ignore[reportArgumentType]
+
+
+def tooltips(*fields: str | alt.Tooltip) -> list[alt.Tooltip]:
+    """Return the tooltips of fields such as `arm:N`."""
+    return [alt.Tooltip(field) if isinstance(field, str) else field for field in fields]
 
 
 def _rank(arm: Arm, direction: str) -> tuple[bool, float]:
@@ -276,10 +297,14 @@ def effect_scale(values: Sequence[float], intervals: Sequence[Sequence[float]]) 
     return alt.Scale(type="symlog", constant=inner, padding=8, nice=False), sorted(signed)
 
 
-def responsive_spec(chart: Any) -> Spec:
-    """Return the spec with container width and without config, since the page's theme defines the colours."""
-    fitted = chart.properties(width="container", autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
-    return {key: value for key, value in fitted.to_dict().items() if key != "config"}
+def responsive_spec(layers: Sequence[alt.Chart], **properties: Any) -> Spec:
+    """Return the spec of layers with container width and without config, since the page's theme defines the colours.
+
+    `properties` are those of the layered chart. They are set at once, because every change of it copies all layers.
+    """
+    autosize = alt.AutoSizeParams(type="fit-x", contains="padding")
+    drawn = alt.layer(*layers, width="container", autosize=autosize, **properties)
+    return {key: value for key, value in drawn.to_dict(validate=VALIDATE).items() if key != "config"}
 
 
 def themed(drawn: Any) -> Any:

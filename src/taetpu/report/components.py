@@ -13,6 +13,7 @@ from taetpu.report.charts import (
     chart,
     effect_scale,
     named_axis,
+    tooltips,
     verdict_colour,
     verdict_shape,
 )
@@ -111,7 +112,7 @@ def draw_components(results: Results) -> Any:
     names = [{"part": row["part"], "name": row["name"] or "", "unclear": row["name"] == UNCLEAR} for row in parts]
     y = alt.Y("part:N", sort=order, title=None, axis=None)
     weight = alt.condition("datum.unclear", alt.value(0.6), alt.value(1.0))
-    text = chart(names).mark_text(align="left", x=2, style="note").encode(y=y, text="name:N", opacity=weight)
+    text = chart(names).mark_text(align="left", x=2, style="note").encode(y=y, text=alt.Text("name:N"), opacity=weight)
     panels.append(text.properties(width=70, height=ROW * len(order)))
     return alt.hconcat(*panels, spacing=12).resolve_scale(x="shared")
 
@@ -125,7 +126,7 @@ def _drawn(cell: Experiment) -> dict[str, Any]:
 
 
 def _margin(margin: float | None) -> list[alt.Chart]:
-    zero = chart([{}]).mark_rule(style="zero").encode(x=alt.datum(0))
+    zero = chart([{}]).mark_rule(style="zero").encode(x=alt.XDatum(0))
     if margin is None:
         return [zero]
     return [band(margin, "equivalence"), zero]
@@ -133,6 +134,10 @@ def _margin(margin: float | None) -> list[alt.Chart]:
 
 def _points(rows: list[dict[str, Any]], y: alt.Y, x: alt.X) -> list[alt.Chart]:
     base = chart(rows).transform_filter("datum.effect !== null").encode(y=y, color=verdict_colour())
-    interval = base.transform_filter("datum.low !== null").mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q")
-    tip = ["part:N", "says:N", alt.Tooltip("text:N", title="effect")]
+    interval = (
+        base.transform_filter("datum.low !== null")
+        .mark_rule(strokeWidth=2)
+        .encode(x=alt.X("low:Q"), x2=alt.X2("high:Q"))
+    )
+    tip = tooltips("part:N", "says:N", alt.Tooltip("text:N", title="effect"))
     return [interval, base.mark_point(filled=True, size=90, opacity=1).encode(x=x, shape=verdict_shape(), tooltip=tip)]

@@ -5,6 +5,7 @@ The specs contain no data. `fill_spec` and `page.js` add the `datasets` and the 
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import altair as alt
@@ -15,6 +16,7 @@ from taetpu.report.curves import Columns, Curves, as_rows
 HEIGHT = 150
 
 
+@cache
 def curve_chart(title: str) -> Spec:
     """Return the chart of an arm's curve and the baseline's curve. `title` is that of the vertical axis.
 
@@ -28,24 +30,25 @@ def curve_chart(title: str) -> Spec:
         *bounds,
         _band(title),
         seeds.mark_line(clip=True, strokeWidth=0.7, opacity=0.5, stroke=alt.expr("colour")).encode(
-            y=_y("value", title), detail="seed:N"
+            y=_y("value", title), detail=alt.Detail("seed:N")
         ),
         _line(title),
         baseline.mark_line(clip=True, style="baseline-line").encode(y=_y("mean", title), tooltip=_tooltip()),
     ]
-    return _with_parameters(alt.layer(*layers))
+    return _with_parameters(layers)
 
 
+@cache
 def difference_chart() -> Spec:
     """Return the chart of arm minus baseline over training, paired by seed. Its only dataset is `arm`."""
     title = "arm minus baseline"
-    zero = chart([{}]).mark_rule(style="zero").encode(y=alt.datum(0))
-    return _with_parameters(alt.layer(zero, _band(title), _line(title)))
+    zero = chart([{}]).mark_rule(style="zero").encode(y=alt.YDatum(0))
+    return _with_parameters([zero, _band(title), _line(title)])
 
 
 def _band(title: str) -> alt.Chart:
     area = alt.Chart(alt.NamedData("arm")).mark_area(opacity=0.2, clip=True, fill=alt.expr("colour"))
-    return area.encode(x=_x(), y=_y("low", title), y2="high:Q")
+    return area.encode(x=_x(), y=_y("low", title), y2=alt.Y2("high:Q"))
 
 
 def _line(title: str) -> alt.Chart:
@@ -79,8 +82,8 @@ def _tooltip() -> list[alt.Tooltip]:
     return [alt.Tooltip("step:Q"), *(alt.Tooltip(f"{name}:Q", format=".4f") for name in ("mean", "low", "high"))]
 
 
-def _with_parameters(layered: Any) -> Spec:
+def _with_parameters(layers: Sequence[alt.Chart]) -> Spec:
     """Return the spec with parameters for colour and vertical range."""
     colour = alt.param("colour", value="grey")
     bounds = [alt.param(name, value=value) for name, value in (("low", 0.0), ("high", 1.0))]
-    return responsive_spec(layered.add_params(colour, *bounds).properties(height=HEIGHT))
+    return responsive_spec([layers[0].add_params(colour, *bounds), *layers[1:]], height=HEIGHT)

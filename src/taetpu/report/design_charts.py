@@ -9,7 +9,7 @@ from typing import Any
 import altair as alt
 
 from taetpu.report import factors, rungs, summary
-from taetpu.report.charts import Spec, chart, named_axis, responsive_spec, verdict_colour, verdict_shape
+from taetpu.report.charts import Spec, chart, named_axis, responsive_spec, tooltips, verdict_colour, verdict_shape
 from taetpu.report.components import CHART, components_chart, examined_parts
 from taetpu.report.designs import heatmap_name
 from taetpu.report.frontier import column_title, front_columns, front_points, frontiers
@@ -90,15 +90,15 @@ def heatmap(cells: list[dict[str, Any]], columns: list[str], rows: list[str], di
         x=alt.X("column:N", sort=columns, title=None, axis=across), y=alt.Y("row:N", sort=rows, title=None, axis=down)
     )
     squares = base.mark_rect(stroke="white", strokeWidth=2).encode(
-        color=alt.Color("effect:Q", scale=colours, legend=None), tooltip=["column:N", "row:N", "text:N"]
+        color=alt.Color("effect:Q", scale=colours, legend=None), tooltip=tooltips("column:N", "row:N", "text:N")
     )
     texts = [
         base.transform_filter(f"{sign}(abs(datum.effect) > {DARK_CELL * most})")
         .mark_text(style=style)
-        .encode(text="text:N")
+        .encode(text=alt.Text("text:N"))
         for sign, style in (("!", "cell"), ("", "dark-cell"))
     ]
-    return responsive_spec(alt.layer(squares, *texts).properties(height=CELL * len(rows) + CELL))
+    return responsive_spec([squares, *texts], height=CELL * len(rows) + CELL)
 
 
 def profiles_chart(tasks: TasksDesign) -> Spec:
@@ -113,9 +113,9 @@ def profiles_chart(tasks: TasksDesign) -> Spec:
         x=alt.X("score:Q", title="score", scale=alt.Scale(domain=[0, 1])),
         y=alt.Y("share:Q", title="share of runs", scale=alt.Scale(domain=[0, 1]), axis=axis),
         strokeDash=alt.StrokeDash("arm:N", title=None, sort=[*tasks["arms"]]),
-        tooltip=["arm:N", "score:Q", "share:Q"],
+        tooltip=tooltips("arm:N", "score:Q", "share:Q"),
     )  # fmt: skip
-    return responsive_spec(alt.layer(lines).properties(height=TRADEOFF_HEIGHT))
+    return responsive_spec([lines], height=TRADEOFF_HEIGHT)
 
 
 def tradeoff_chart(points: list[dict[str, Any]], title: str, metric: str, places: int = 4) -> Spec:
@@ -169,12 +169,12 @@ def _tradeoff(data: alt.Chart, title: str, metric: str, sides: Collection[str], 
     y = alt.Y("mean:Q", title=metric, scale=alt.Scale(zero=False, padding=24), axis=axis)
     base = data.encode(x=x, y=y)
     mean = alt.Tooltip("mean:Q", format=decimals)
-    tip = [alt.Tooltip("arm:N"), alt.Tooltip("cost:Q", format=".4~s"), mean, "verdict:N"]
+    tip = tooltips(alt.Tooltip("arm:N"), alt.Tooltip("cost:Q", format=".4~s"), mean, "verdict:N")
     dots = base.mark_point(filled=True, size=80, opacity=0.9)
     labels = [
         base.transform_filter(f"datum.side === '{side}'")
         .mark_text(align=align, baseline=baseline, dx=REACH * right, dy=REACH * down, style="note")
-        .encode(text="label:N")
+        .encode(text=alt.Text("label:N"))
         for side, (align, baseline, right, down) in SIDES.items()
         if side in sides
     ]
@@ -183,7 +183,7 @@ def _tradeoff(data: alt.Chart, title: str, metric: str, sides: Collection[str], 
         dots.encode(color=verdict_colour(), shape=verdict_shape(), tooltip=tip),
         *labels,
     ]
-    return responsive_spec(alt.layer(*layers).properties(height=TRADEOFF_HEIGHT))
+    return responsive_spec(layers, height=TRADEOFF_HEIGHT)
 
 
 def _label_rank(point: Mapping[str, Any]) -> tuple[bool, bool, int]:
@@ -211,11 +211,11 @@ def ladder_chart(results: Results, arm: LadderArm) -> Spec:
                   axis=alt.Axis(values=[row["size"] for row in rows], format=".3~s", grid=False))  # fmt: skip
     axis = alt.Axis(tickCount=4, domain=False, ticks=False)
     y = alt.Y("effect:Q", title="effect", scale=alt.Scale(zero=True), axis=axis)
-    base = chart(known).encode(x=x, tooltip=["scale:N", alt.Tooltip("text:N", title="effect"), "verdict:N"])
+    base = chart(known).encode(x=x, tooltip=tooltips("scale:N", alt.Tooltip("text:N", title="effect"), "verdict:N"))
     layers = [
-        chart([{}]).mark_rule(style="zero").encode(y=alt.datum(0)),
+        chart([{}]).mark_rule(style="zero").encode(y=alt.YDatum(0)),
         *([base.mark_line(style="connection").encode(y=y)] if measure else []),
-        base.mark_rule(strokeWidth=2).encode(y="low:Q", y2="high:Q", color=verdict_colour()),
+        base.mark_rule(strokeWidth=2).encode(y=alt.Y("low:Q"), y2=alt.Y2("high:Q"), color=verdict_colour()),
         base.mark_point(filled=True, size=90, opacity=1).encode(y=y, color=verdict_colour(), shape=verdict_shape()),
     ]
-    return responsive_spec(alt.layer(*layers).properties(height=HEIGHT))
+    return responsive_spec(layers, height=HEIGHT)

@@ -5,7 +5,7 @@ from typing import Any
 
 import altair as alt
 
-from taetpu.report.charts import Spec, chart, responsive_spec, verdict_colour
+from taetpu.report.charts import Spec, chart, responsive_spec, tooltips, verdict_colour
 from taetpu.report.goal import OVER, charted, cost_title, with_means
 from taetpu.report.short_names import shorten_names
 from taetpu.stats.goal_results import GoalAnswer, GoalCandidate
@@ -40,13 +40,13 @@ def _goal_chart(answer: GoalAnswer, shown: list[GoalCandidate], title: str) -> S
               axis=alt.Axis(format=".3~s", tickCount=4, grid=False))  # fmt: skip
     y = alt.Y("mean:Q", title=title, scale=alt.Scale(zero=False, padding=24),
               axis=alt.Axis(tickCount=5, domain=False, ticks=False))  # fmt: skip
-    base = chart(rows).encode(x=x, tooltip=[
+    base = chart(rows).encode(x=x, tooltip=tooltips(
         "candidate:N", alt.Tooltip("cost:Q", format=".4~s"), alt.Tooltip("mean:Q", format=".4f"), "decided:N",
-    ])  # fmt: skip
+    ))  # fmt: skip
     shapes = [MARKS[side][1] for side in MARKS]
     layers = [
-        chart([{"level": answer["level"]}]).mark_rule(style="goal").encode(y="level:Q"),
-        base.mark_rule(strokeWidth=2).encode(y="low:Q", y2="high:Q", color=verdict_colour()),
+        chart([{"level": answer["level"]}]).mark_rule(style="goal").encode(y=alt.Y("level:Q")),
+        base.mark_rule(strokeWidth=2).encode(y=alt.Y("low:Q"), y2=alt.Y2("high:Q"), color=verdict_colour()),
         base.mark_point(filled=True, size=90, opacity=1).encode(
             y=y,
             color=verdict_colour(),
@@ -56,11 +56,11 @@ def _goal_chart(answer: GoalAnswer, shown: list[GoalCandidate], title: str) -> S
         *(
             base.transform_filter(f"datum.label_at === '{align}'")
             .mark_text(align=align, dx=REACH if align == "left" else -REACH, style="note")
-            .encode(y=y, text="label:N")
+            .encode(y=y, text=alt.Text("label:N"))
             for align in ("left", "right")
         ),
     ]  # fmt: skip
-    return responsive_spec(alt.layer(*layers).properties(height=HEIGHT))
+    return responsive_spec(layers, height=HEIGHT)
 
 
 def _rows(answer: GoalAnswer, shown: list[GoalCandidate]) -> Iterator[dict[str, Any]]:

@@ -33,9 +33,13 @@ def item_score_chart(score: ItemScore) -> Spec:
     )
     x = alt.X("mean:Q", title=score["name"], scale=alt.Scale(zero=False, padding=8))
     tip = [alt.Tooltip("arm:N"), alt.Tooltip("group:N"), alt.Tooltip("items:Q"), alt.Tooltip("mean:Q", format=".3f")]
-    intervals = base.transform_filter("datum.low !== null").mark_rule(strokeWidth=1.5).encode(x="low:Q", x2="high:Q")
+    intervals = (
+        base.transform_filter("datum.low !== null")
+        .mark_rule(strokeWidth=1.5)
+        .encode(x=alt.X("low:Q"), x2=alt.X2("high:Q"))
+    )
     layers = [intervals, base.mark_point(filled=True, size=45, opacity=1).encode(x=x, tooltip=tip)]
     if score["chance"] is not None:
-        layers = [chart([{}]).mark_rule(style="bound").encode(x=alt.datum(score["chance"])), *layers]
+        layers = [chart([{}]).mark_rule(style="bound").encode(x=alt.XDatum(score["chance"])), *layers]
     height = len(groups) * (len(names) * ROW + GAP)
-    return responsive_spec(alt.layer(*layers).properties(height=max(height, 60)))
+    return responsive_spec(layers, height=max(height, 60))

@@ -11,7 +11,7 @@ import numpy as np
 from taetpu.core.errors import UserError, suggest
 from taetpu.report import summary
 from taetpu.report.chart_files import WIDTH
-from taetpu.report.charts import chart, label_options, themed
+from taetpu.report.charts import chart, label_options, themed, tooltips
 from taetpu.report.curves import thin_indices
 from taetpu.stats.plan import describe_metric
 from taetpu.store.flat_config import differing_paths, format_value, read_settings
@@ -178,9 +178,9 @@ def _curves(runs: Sequence[Run], metric: str, x: str, by: str, name: Callable[[R
     title = [part for name in drawn for part in (titles[name], summary.sample_note(name)) if part]
     up = alt.Y("mean:Q", title=title, scale=alt.Scale(zero=False))
     base = chart(rows).encode(x=across, color=colour)
-    band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title=title), y2="high:Q")
+    band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title=title), y2=alt.Y2("high:Q"))
     line = base.mark_line(strokeWidth=1.8).encode(
-        y=up, strokeDash=dash, tooltip=["line:N", "x:Q", "mean:Q", "low:Q", "high:Q"]
+        y=up, strokeDash=dash, tooltip=tooltips("line:N", "x:Q", "mean:Q", "low:Q", "high:Q")
     )
     above = line.mark_line(strokeWidth=2.2).transform_filter("datum.baseline")  # baselines, over all other lines
     layers = [band, line.transform_filter("!datum.baseline"), above] if dashed else [band, line]
@@ -249,9 +249,11 @@ def _setting_chart(runs: Sequence[Run], metric: str, path: str) -> Any:
     ]
     title = describe_metric(runs[0].plan, metric).title
     dots = chart(rows).mark_circle(size=30, opacity=0.45).encode(
-        x=across, y=alt.Y("value:Q", title=title, scale=alt.Scale(zero=False)), tooltip=["arm:N", "seed:N", "value:Q"]
+        x=across,
+        y=alt.Y("value:Q", title=title, scale=alt.Scale(zero=False)),
+        tooltip=tooltips("arm:N", "seed:N", "value:Q"),
     )  # fmt: skip
-    mean = chart(means).encode(x=across, y=alt.Y("mean:Q", title=title), tooltip=["mean:Q"])
+    mean = chart(means).encode(x=across, y=alt.Y("mean:Q", title=title), tooltip=tooltips("mean:Q"))
     line = [mean.mark_line(strokeWidth=1.2, color="#8a9099")] if numeric else []
     drawn = alt.layer(dots, *line, mean.mark_tick(orient="horizontal", thickness=3, size=26, color="#d5562f"))
     return drawn.properties(width=WIDTH, height=HEIGHT)

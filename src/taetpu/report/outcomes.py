@@ -2,7 +2,7 @@
 
 import altair as alt
 
-from taetpu.report.charts import Spec, chart, label_options, responsive_spec
+from taetpu.report.charts import Spec, chart, label_options, responsive_spec, tooltips
 from taetpu.report.outcome_text import has_outcome, is_timed
 from taetpu.report.section_types import Section, Table
 from taetpu.stats import formatting
@@ -90,10 +90,10 @@ def arrival_chart(results: Results) -> Spec | None:
         x=alt.X("time:Q", title=unit, axis=alt.Axis(grid=False, format="~s" if unit != "steps" else ",~r")),
         y=alt.Y("share:Q", title=ARRIVALS, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%", tickCount=5)),
         color=alt.Color("arm:N", title=None, sort=names, legend=legend, scale=scale),
-        tooltip=["arm:N", "time:Q", alt.Tooltip("share:Q", format=".0%")],
+        tooltip=tooltips("arm:N", "time:Q", alt.Tooltip("share:Q", format=".0%")),
     )
     arms = base.transform_filter("!datum.baseline").mark_line(interpolate="step-after", strokeWidth=2)
     baselines = base.transform_filter("datum.baseline").mark_line(
         interpolate="step-after", strokeWidth=2.4, strokeDash=[5, 3]
     )
-    return responsive_spec(alt.layer(arms, baselines).properties(height=HEIGHT))
+    return responsive_spec([arms, baselines], height=HEIGHT)

@@ -8,7 +8,7 @@ import altair as alt
 import numpy as np
 
 from taetpu.report import summary
-from taetpu.report.charts import Spec, chart, label_options, responsive_spec
+from taetpu.report.charts import Spec, chart, label_options, responsive_spec, tooltips
 from taetpu.report.curves import Columns, as_rows, summarise_seeds, thin_indices
 from taetpu.report.section_types import Section, Table
 from taetpu.stats import formatting
@@ -114,9 +114,9 @@ def place_chart(curves: PlaceCurves) -> Spec:
     wide = low > 0 and high >= WIDE_RANGE * low
     vertical = alt.Scale(zero=False, type="log" if wide else "linear")
     mean = alt.Y("mean:Q", title=curves.axis, scale=vertical)
-    band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title=curves.axis, scale=vertical), y2="high:Q")
-    line = base.mark_line(strokeWidth=1.6).encode(y=mean, tooltip=["arm:N", "step:Q", "mean:Q"])
-    return responsive_spec(alt.layer(band, line).properties(height=HEIGHT))
+    band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title=curves.axis, scale=vertical), y2=alt.Y2("high:Q"))
+    line = base.mark_line(strokeWidth=1.6).encode(y=mean, tooltip=tooltips("arm:N", "step:Q", "mean:Q"))
+    return responsive_spec([band, line], height=HEIGHT)
 
 
 def place_sections(results: Results, curves: Sequence[PlaceCurves]) -> Iterator[Section]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import altair as alt
 
-from taetpu.report.charts import Spec, chart, named_axis, responsive_spec
+from taetpu.report.charts import Spec, chart, named_axis, responsive_spec, tooltips
 from taetpu.report.section_types import Section, Table
 from taetpu.report.token_charts import SIGNED
 from taetpu.stats import formatting
@@ -184,10 +184,10 @@ def effect_picture(ablation: PostHoc) -> Spec | None:
     base = chart(cells).encode(x=x, y=y, yOffset=alt.YOffset("layer:O", scale=alt.Scale(domain=layers)))
     colours = alt.Scale(domain=[-most, 0, most], range=[SIGNED[0], MIDDLE, SIGNED[2]], interpolate="rgb")
     legend = alt.Legend(title="nats per token", orient="top", gradientLength=160, tickCount=4)
-    tooltip = ["arm:N", "layer:O", "rank:O", alt.Tooltip("effect:Q", format="+.4~g")]
+    tooltip = tooltips("arm:N", "layer:O", "rank:O", alt.Tooltip("effect:Q", format="+.4~g"))
     drawn: list[Any] = [
         base.mark_rect().encode(color=alt.Color("effect:Q", scale=colours, legend=legend), tooltip=tooltip),
         base.transform_filter("datum.rank == 1").mark_text(align="right", style="note").encode(
-            text="layer:O", x=alt.value(-8)),
+            text=alt.Text("layer:O"), x=alt.XValue(-8)),
     ]  # fmt: skip
-    return responsive_spec(alt.layer(*drawn).properties(height=height))
+    return responsive_spec(drawn, height=height)

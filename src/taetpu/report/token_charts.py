@@ -9,7 +9,7 @@ import altair as alt
 import numpy as np
 
 from taetpu.core.errors import UserError
-from taetpu.report.charts import chart, themed
+from taetpu.report.charts import chart, themed, tooltips
 
 MAX_MARKS = 100_000
 """Maximum number of cells in a picture."""
@@ -115,8 +115,12 @@ def loss_chart(rows: Sequence[Mapping[str, Any]], mean: float) -> Any:
     title = "predicted token" if len({row["text"] for row in rows}) > 1 else ""
     x = alt.X("number:O", axis=token_axis(texts, title, first, **_across(texts)))
     y = alt.Y("loss:Q", title="loss (nats per token)")
-    bars = chart(marks).mark_bar(color=BLUE).encode(x=x, y=y, tooltip=["text:N", "position:O", "token:N", "loss:Q"])
-    line = chart([{"mean": mean}]).mark_rule(color=GREY, strokeDash=[4, 3]).encode(y="mean:Q")
+    bars = (
+        chart(marks)
+        .mark_bar(color=BLUE)
+        .encode(x=x, y=y, tooltip=tooltips("text:N", "position:O", "token:N", "loss:Q"))
+    )
+    line = chart([{"mean": mean}]).mark_rule(color=GREY, strokeDash=[4, 3]).encode(y=alt.Y("mean:Q"))
     return themed(alt.layer(bars, line).properties(width=_cells(len(rows), 900, 16), height=220))
 
 
@@ -141,7 +145,7 @@ def attention_map(pattern: np.ndarray, texts: Sequence[str], title: str) -> Any:
             x=x,
             y=alt.Y("query:O", axis=token_axis(texts, "query"), scale=_all(texts)),
             color=alt.Color("weight:Q", scale=scale, legend=_legend("weight", side, **WEIGHT_LEGEND)),
-            tooltip=["query:O", "key:O", "weight:Q"],
+            tooltip=tooltips("query:O", "key:O", "weight:Q"),
         )
     )
     return themed(cells.properties(width=side, height=side, title=_title(title), view=FRAME))
@@ -169,7 +173,7 @@ def attention_grid(
         x=alt.X("key:O", axis=across, scale=_all(texts)),
         y=alt.Y("query:O", axis=down, scale=_all(texts)),
         color=alt.Color("weight:Q", scale=scale, legend=_legend("weight", side, **WEIGHT_LEGEND)),
-        tooltip=["row:N", "column:N", "query:O", "key:O", "weight:Q"],
+        tooltip=tooltips("row:N", "column:N", "query:O", "key:O", "weight:Q"),
     )  # fmt: skip
     header = alt.Header(labelFontSize=11, titleFontSize=12, titleFontWeight="normal", labelPadding=2, titlePadding=0)
     grid = cells.properties(width=side, height=side, view=FRAME).facet(
@@ -245,7 +249,7 @@ def layer_chart(
     base = chart(rows).encode(x=x, y=y)
     cells = base.mark_rect().encode(
         color=alt.Color("value:Q", scale=scale, legend=_legend(legend, 24 * len(layers), **options)),
-        tooltip=["layer:N", "position:O", "word:N", "value:Q"],
+        tooltip=tooltips("layer:N", "position:O", "word:N", "value:Q"),
     )
     width = _cells(len(texts), 2000 if words else 900, max(each, 18))
     drawn: Any = cells
@@ -309,7 +313,7 @@ def head_picture(
     )
     cells = base.mark_rect().encode(
         color=alt.Color("value:Q", scale=scale, legend=_legend(None, 26 * layers)),
-        tooltip=["layer:O", "head:O", "value:Q"],
+        tooltip=tooltips("layer:O", "head:O", "value:Q"),
     )
     drawn: Any = cells
     if heads <= NUMBERED:
@@ -326,7 +330,7 @@ def bar_chart(names: Sequence[str], values: Sequence[float], title: str) -> Any:
     y = alt.Y("name:N", sort=[*names], title=None, axis=alt.Axis(ticks=False, domain=False, grid=False, labelLimit=300))
     colour = alt.condition("datum.value < 0", alt.value(SIGNED[0]), alt.value(BLUE))
     x = alt.X("value:Q", title=title)
-    bars = chart(rows).mark_bar().encode(x=x, y=y, color=colour, tooltip=["name:N", "value:Q"])
+    bars = chart(rows).mark_bar().encode(x=x, y=y, color=colour, tooltip=tooltips("name:N", "value:Q"))
     return bars.properties(width=320, height=18 * len(rows))
 
 
@@ -348,10 +352,10 @@ def effect_chart(
     rows = [{"name": name, "value": value, "low": below if below == below else value,
              "high": above if above == above else value} for name, value, below, above in columns]  # fmt: skip
     y = alt.Y("name:N", sort=[*names], title=what, axis=alt.Axis(ticks=False, domain=False, labelLimit=300))
-    base = chart(rows).encode(y=y, tooltip=["name:N", "value:Q", "low:Q", "high:Q"])
-    zero = chart([{"zero": 0}]).mark_rule(color=GREY, strokeDash=[4, 3]).encode(x="zero:Q")
-    lines = base.mark_rule(color=BLUE).encode(x=alt.X("low:Q", title=title), x2="high:Q")
-    points = base.mark_point(color=BLUE, filled=True, size=40).encode(x="value:Q")
+    base = chart(rows).encode(y=y, tooltip=tooltips("name:N", "value:Q", "low:Q", "high:Q"))
+    zero = chart([{"zero": 0}]).mark_rule(color=GREY, strokeDash=[4, 3]).encode(x=alt.X("zero:Q"))
+    lines = base.mark_rule(color=BLUE).encode(x=alt.X("low:Q", title=title), x2=alt.X2("high:Q"))
+    points = base.mark_point(color=BLUE, filled=True, size=40).encode(x=alt.X("value:Q"))
     return themed(alt.layer(zero, lines, points).properties(width=420, height=max(60, 16 * len(names))))
 
 
@@ -367,9 +371,9 @@ def curve_chart(rows: Sequence[Mapping[str, Any]], across: str, title: str) -> A
     plain = [{**row, **{end: row[end] if row[end] == row[end] else row["effect"] for end in ("low", "high")}}
              for row in rows]  # fmt: skip
     base = chart(plain).encode(x=alt.X("removed:Q", title=across, axis=alt.Axis(tickMinStep=1, format="d")))
-    band = base.mark_area(color=BLUE, opacity=0.2).encode(y=alt.Y("low:Q", title=title), y2="high:Q")
-    tooltip = ["removed:Q", "now:N", "effect:Q", "low:Q", "high:Q"]
-    line = base.mark_line(color=BLUE, point=alt.OverlayMarkDef(color=BLUE)).encode(y="effect:Q", tooltip=tooltip)
+    band = base.mark_area(color=BLUE, opacity=0.2).encode(y=alt.Y("low:Q", title=title), y2=alt.Y2("high:Q"))
+    tooltip = tooltips("removed:Q", "now:N", "effect:Q", "low:Q", "high:Q")
+    line = base.mark_line(color=BLUE, point=alt.OverlayMarkDef(color=BLUE)).encode(y=alt.Y("effect:Q"), tooltip=tooltip)
     return themed(alt.layer(band, line).properties(width=420, height=240))
 
 
@@ -393,7 +397,9 @@ def probe_chart(rows: Sequence[Mapping[str, Any]], title: str) -> Any:
         color=alt.Color("task:N", title=None, scale=scale, sort=[*names.values()]),
     )
     y = alt.Y("accuracy:Q", title="accuracy (cross-validated)", scale=alt.Scale(domain=[0, 1], clamp=True))
-    bars = base.mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q"), y2="high:Q")
-    line = base.mark_line(point=True).encode(y=y, tooltip=["layer:N", "task:N", "accuracy:Q", "low:Q", "high:Q"])
+    bars = base.mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q"), y2=alt.Y2("high:Q"))
+    line = base.mark_line(point=True).encode(
+        y=y, tooltip=tooltips("layer:N", "task:N", "accuracy:Q", "low:Q", "high:Q")
+    )
     width = max(160, min(60 * len(layers), 700))
     return themed(alt.layer(line, bars).properties(width=width, height=240, title=_title(title)))

@@ -5,7 +5,7 @@ from typing import Any
 
 import altair as alt
 
-from taetpu.report.charts import Spec, chart, named_axis, responsive_spec
+from taetpu.report.charts import Spec, chart, named_axis, responsive_spec, tooltips
 from taetpu.report.worth import LAW, MULTIPLIERS, worth_of
 from taetpu.stats.plan import describe_metric
 from taetpu.stats.results import Results
@@ -48,14 +48,14 @@ def law_chart(results: Results, worth: Worth, law: ScalingLaw) -> Spec:
     shapes = [SHAPES[i % len(SHAPES)] for i in range(len(names))]
     shape = alt.Shape("arm:N", title=None, sort=names, scale=alt.Scale(domain=names, range=shapes),
                       legend=alt.Legend(orient="top"))  # fmt: skip
-    tip = ["arm:N", "rung:N", alt.Tooltip("flops:Q", format=".4~s"), alt.Tooltip("mean:Q", format=".4f")]
+    tip = tooltips("arm:N", "rung:N", alt.Tooltip("flops:Q", format=".4~s"), alt.Tooltip("mean:Q", format=".4f"))
     layers = [
         *(chart(part).mark_line(style="goal" if i != 1 else "zero").encode(x=x, y=y) for i, part in enumerate(parts)),
         chart(rows)
         .mark_point(size=70, opacity=1, filled=False, style="zero")
         .encode(x=x, y=y, shape=shape, tooltip=tip),
     ]
-    return responsive_spec(alt.layer(*layers).properties(height=HEIGHT))
+    return responsive_spec(layers, height=HEIGHT)
 
 
 def _line(law: ScalingLaw, start: float, end: float) -> list[dict[str, float]]:
@@ -78,12 +78,12 @@ def multiplier_chart(worth: Worth, law: ScalingLaw) -> Spec:
     y = alt.Y("arm:N", sort=names, title=None, axis=named_axis(names))
     shown = {"y": y, "yOffset": alt.YOffset("rung:N", sort=order)}
     base = chart(rows)
-    tip = ["arm:N", "rung:N", alt.Tooltip("multiplier:Q", format=".3f"), "bound:N"]
+    tip = tooltips("arm:N", "rung:N", alt.Tooltip("multiplier:Q", format=".3f"), "bound:N")
     layers: list[Any] = [
-        chart([{}]).mark_rule(style="zero").encode(x=alt.datum(1)),
+        chart([{}]).mark_rule(style="zero").encode(x=alt.XDatum(1)),
         base.transform_filter("datum.low !== null")
         .mark_rule(style="connection")
-        .encode(x="low:Q", x2="high:Q", **shown),
+        .encode(x=alt.X("low:Q"), x2=alt.X2("high:Q"), **shown),
         *(
             base.transform_filter(f"datum.whole === {whole}")
             .mark_point(filled=True, size=size, opacity=1, style=style)
@@ -91,7 +91,7 @@ def multiplier_chart(worth: Worth, law: ScalingLaw) -> Spec:
             for whole, size, style in (("false", 24, "note"), ("true", 100, "zero"))
         ),
     ]
-    return responsive_spec(alt.layer(*layers).properties(height=max(ROW, 16 * len(order)) * len(names)))
+    return responsive_spec(layers, height=max(ROW, 16 * len(order)) * len(names))
 
 
 def _row(name: str, rung: str, worth: RungWorth) -> dict[str, Any]:
