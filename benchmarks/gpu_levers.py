@@ -10,15 +10,14 @@ import argparse
 import os
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
-from benchmarks.contest import over_rounds
-from taetpu.core.child_process import Child, ChildFailed
+from benchmarks.contest import Timed, over_rounds, turns_of_survivors, why
+from taetpu.core.child_process import ChildFailed
 
 COMMAND = (sys.executable, "-m", "benchmarks.gpu", "--answer")
 MARGIN = 1.2  # a wave is started if this multiple of the longest wave is left
@@ -38,27 +37,6 @@ class Lever(NamedTuple):
     compute: Mapping[str, Any] = {}
     flags: str = ""
     sizes: Mapping[str, int] = {}
-
-
-class Timed(Child):
-    """A contestant that is killed at a deadline, even while it compiles. `about` is its answer to the request."""
-
-    def __init__(self, request: Mapping[str, Any], environ: Mapping[str, str], deadline: float):
-        super().__init__(COMMAND, environ)
-        began = time.monotonic()
-        self.timer = threading.Timer(max(0.0, deadline - began), self.process.kill)
-        self.timer.daemon = True
-        self.timer.start()
-        try:
-            self.about: dict[str, Any] = self.ask(dict(request)) | {"ready": time.monotonic() - began}
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Kill the process."""
-        self.timer.cancel()
-        super().close()
 
 
 class Limits(NamedTuple):
@@ -140,7 +118,9 @@ def measure_levers(
                 "device": device,
             }  # fmt: skip
             try:
-                return Timed(request, environ(device, f"{tuned} {asked.flags} {lever.flags}"), began + limits.total)
+                return Timed(
+                    COMMAND, request, environ(device, f"{tuned} {asked.flags} {lever.flags}"), began + limits.total
+                )
             except (ChildFailed, MemoryError) as error:
                 return why(error)
 
@@ -172,26 +152,12 @@ def measure_levers(
 
 def time_in_turns(ready: Mapping[str, Timed], limits: Limits) -> dict[str, Any]:
     """Return what was measured of each contestant, or why it failed. The others go on without one that fails."""
-    going, failed = dict(ready), dict[str, Any]()
-    rounds: list[dict[str, Any]] = []
-    for _ in range(limits.rounds):
-        rounds.append({})
-        for name, child in list(going.items()):
-            try:
-                rounds[-1][name] = child.ask(limits.seconds)
-            except (ChildFailed, MemoryError) as error:
-                failed[name] = {"failed": why(error)}
-                del going[name]
+    rounds, reasons = turns_of_survivors(ready, limits.rounds, limits.seconds)
+    failed: dict[str, Any] = {name: {"failed": reason} for name, reason in reasons.items()}
+    going = {name: child for name, child in ready.items() if name not in failed}
     if DEFAULTS.name not in going:
         return failed | {name: {"failed": "the defaults, beside which it ran, failed"} for name in going}
     return failed | {name: figures(name, child, rounds) for name, child in going.items()}
-
-
-def why(error: BaseException) -> str:
-    """Return why a contestant ended: the last line of its error output, or that it was killed at the deadline."""
-    if isinstance(error, MemoryError):
-        return "no memory or no time was left"
-    return next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), repr(error))[:200]
 
 
 def figures(name: str, child: Timed, rounds: Sequence[Any]) -> dict[str, Any]:
@@ -206,7 +172,7 @@ def figures(name: str, child: Timed, rounds: Sequence[Any]) -> dict[str, Any]:
         "ratio": over_rounds(rounds, lambda one: one[name]["rate"] / one[DEFAULTS.name]["rate"]),
         "utilisation": None if flops is None else rate["median"] * child.about["flops_per_token"] / flops,
         "peak_bytes": child.about["peak_bytes"],
-        "ready_seconds": child.about["ready"],
+        "ready_seconds": child.ready,
         "compute": child.about["compute"],
         "device": child.about["device"],
     }

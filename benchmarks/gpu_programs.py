@@ -23,7 +23,7 @@ from benchmarks.gpu_levers import DEFAULTS, LEVERS, Lever
 
 SIZES = {"dim": 768, "layers": 12, "heads": 12, "seq": 1024, "batch": 64, "vocab": 50257}
 CUDNN = 91100  # the version of cuDNN that jax assumes, which it would ask a library for
-# Of NVIDIA's H100 (SXM): the numbers by which XLA chooses fusions.
+# Of NVIDIA's H100 (SXM): the numbers by which XLA chooses fusions, and versions by which it records kernels.
 TARGET = """
 platform_name: "CUDA"
 device_description_str: "NVIDIA H100 80GB HBM3"
@@ -36,6 +36,7 @@ gpu_device_info {
   shared_memory_per_block: 49152 shared_memory_per_core: 233472 shared_memory_per_block_optin: 232448
   block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
   memory_bandwidth: 3352320000000 l2_cache_size: 52428800 clock_rate_ghz: 1.98 device_memory_size: 84978434048
+  driver_version: "12.9.0" runtime_version: "12.9.0" compile_time_toolkit_version: "12.9.0"
 }
 """
 KERNELS = ("fusion", "custom-call", "dot", "copy", "transpose", "reduce", "scatter", "gather", "sort", "convert")
