@@ -161,7 +161,7 @@ def serving(monkeypatch: pytest.MonkeyPatch, folder: Any) -> Iterator[State]:
     """Direct the hub's client and the caches of this process to a server without datasets."""
     server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.state = State(address=f"http://127.0.0.1:{server.server_port}")
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     files = f"{server.state.address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", server.state.address)

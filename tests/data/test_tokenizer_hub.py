@@ -57,7 +57,7 @@ def ask(tmp_path_factory):
         "their/damaged": {"tokenizer.json": FILE[:200]},
         "their/pieces": {"tokenizer.model": b"\n"},
     }
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     home = tmp_path_factory.mktemp("hub")
 

@@ -88,7 +88,7 @@ def hub(tmp_path, monkeypatch, impatient):
         "their/pickle": {"config.json": folders["one"]["config.json"], "pytorch_model.bin": b"pickle"},
         "their/data": {"README.md": b"#"},
     }
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     place = f"http://127.0.0.1:{server.server_port}"
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", place)
