@@ -176,6 +176,7 @@ class Program:
         divided: Sequence[int] = (),
         reads_data: bool = False,
         once: bool = False,
+        seldom: bool = False,
     ) -> Callable[..., Result]:
         """Return a jitted function that maps `fn` over runs.
 
@@ -188,6 +189,7 @@ class Program:
             reads_data: whether the last argument is the training data (see `data_shapes`). Arrays are shared by all
                 runs, and a table by the runs of its shard.
             once: whether the function is called only once, so that compilation should be quick.
+            seldom: whether the function is called so seldom that compilation should be quick.
         """
         platform, reads_table = self.mesh.devices.flat[0].platform, reads_data and self.from_host
 
@@ -209,7 +211,8 @@ class Program:
         if not self.partitioned:
             # Set explicitly: on one device, JAX may otherwise return unsharded results and then compile twice.
             form["out_shardings"] = NamedSharding(self.mesh, RUNS)
-        return jit_once(mapped, platform=platform, **form) if once else jax.jit(mapped, **form)
+        quick = once or seldom
+        return jit_once(mapped, platform, seldom=seldom, **form) if quick else jax.jit(mapped, **form)
 
     def place(self, tree: PyTree) -> PyTree:
         """Move host arrays with a leading run axis to the pack's devices and return them."""
@@ -384,7 +387,7 @@ class Program:
                 temperature=settings.temperature, top_k=settings.top_k, top_p=settings.top_p,
             )  # fmt: skip
 
-        return self.map_over_runs(sample_one, shared=(2, 3))
+        return self.map_over_runs(sample_one, shared=(2, 3), seldom=True)
 
     def evaluation_set(self, split: str, most: int | None = None) -> Batch | None:
         """Return the windows of a split as device arrays `(batches, batch, seq)`; None if the task has no such split.
