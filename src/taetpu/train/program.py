@@ -337,15 +337,20 @@ class Program:
         return self._evaluate_with(self.structure.train.eval_metrics)
 
     @cached_property
+    def evaluate_once(self) -> EvaluateFn:
+        """The function `evaluate`, for models whose structure is that of no trained model."""
+        return self._evaluate_with(self.structure.train.eval_metrics, once=True)
+
+    @cached_property
     def score(self) -> EvaluateFn:
         """The function `evaluate` without metrics other than loss and accuracy, for the sequences of items."""
         return self._evaluate_with(NO_METRICS)
 
-    def _evaluate_with(self, metrics: Mapping[str, EvalMetric]) -> EvaluateFn:
+    def _evaluate_with(self, metrics: Mapping[str, EvalMetric], once: bool = False) -> EvaluateFn:
         objective = default_objective(self.structure.task)
         return self.map_over_runs(
             partial(evaluate, dtype=self.dtype, division=self.division, metrics=metrics, objective=objective),
-            shared=(2,), divided=(1,),
+            shared=(2,), divided=(1,), once=once,
         )  # fmt: skip
 
     def answer(self, new: int) -> AnswerFn:
@@ -360,17 +365,22 @@ class Program:
         """Return the sums of each sequence in the first `count` batches as float64 on the host; 0 for other sequences.
 
         Args:
-            model: the models with a leading run axis. Models on the host are placed like the models in training.
+            model: the models with a leading run axis. Models on the host are placed like the models in training. Those
+                with another structure are evaluated by a program that compiles quickly.
             windows: the evaluation set.
             count: the number of batches to evaluate.
             items: whether the sequences are those of items.
         """
+        structure, known = jax.tree.structure(model), True
         if any(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(model)):
-            known = self.model_shardings.get(jax.tree.structure(model))  # an equivalent but unequal sharding recompiles
-            model = jax.tree.map(to_devices, model, self.state_shardings(model) if known is None else known)
+            known = structure in self.model_shardings  # an equivalent but unequal sharding recompiles
+            model = jax.tree.map(
+                to_devices, model, self.model_shardings[structure] if known else self.state_shardings(model)
+            )
         else:
-            self.model_shardings[jax.tree.structure(model)] = jax.tree.map(lambda a: a.sharding, model)
-        on_devices = (self.score if items else self.evaluate)(model, windows, np.int32(count))
+            self.model_shardings[structure] = jax.tree.map(lambda a: a.sharding, model)
+        evaluate = self.score if items else self.evaluate if known else self.evaluate_once
+        on_devices = evaluate(model, windows, np.int32(count))
         on_host = {name: to_host(sums).astype(np.float64) for name, sums in on_devices.items()}
         return {name: sums.reshape(self.width, -1, *sums.shape[3:]) for name, sums in on_host.items()}
 
