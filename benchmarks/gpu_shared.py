@@ -4,8 +4,9 @@
 
 - Whole studies of four structures and four seeds, from the command to the report, with several packs at once: in
   threads of one process (`TAETPU_PACKS_PER_GPU`), or in one process each (`taetpu run --shard I/N`), without and with
-  MPS (see `benchmarks.mps`). The first run compiles and autotunes (`cold`); `-` stands for rows that load the programs
-  that the first row has compiled. `ratio` is the median over rounds of a row's time divided by that of the first.
+  MPS (see `benchmarks.mps`). `cold` is the time of the first run, which compiles and autotunes. Rows without it
+  load the programs that the first row has compiled. `ratio` is a row's time divided by that of the first row, the
+  median over rounds.
 - `steps`: training steps of the same packs alone, in their programs in turn and in one program (see
   `benchmarks.gpu_together`). `cold` is the time until the first steps are taken, `warm` that of a window.
 

@@ -176,7 +176,6 @@ class Program:
         divided: Sequence[int] = (),
         reads_data: bool = False,
         once: bool = False,
-        seldom: bool = False,
     ) -> Callable[..., Result]:
         """Return a jitted function that maps `fn` over runs.
 
@@ -189,7 +188,6 @@ class Program:
             reads_data: whether the last argument is the training data (see `data_shapes`). Arrays are shared by all
                 runs, and a table by the runs of its shard.
             once: whether the function is called only once, so that compilation should be quick.
-            seldom: whether the function is called so seldom that compilation should be quick.
         """
         platform, reads_table = self.mesh.devices.flat[0].platform, reads_data and self.from_host
 
@@ -211,8 +209,7 @@ class Program:
         if not self.partitioned:
             # Set explicitly: on one device, JAX may otherwise return unsharded results and then compile twice.
             form["out_shardings"] = NamedSharding(self.mesh, RUNS)
-        quick = once or seldom
-        return jit_once(mapped, platform, seldom=seldom, **form) if quick else jax.jit(mapped, **form)
+        return jit_once(mapped, platform=platform, **form) if once else jax.jit(mapped, **form)
 
     def place(self, tree: PyTree) -> PyTree:
         """Move host arrays with a leading run axis to the pack's devices and return them."""
@@ -374,9 +371,8 @@ class Program:
         structure, known = jax.tree.structure(model), True
         if any(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(model)):
             known = structure in self.model_shardings  # an equivalent but unequal sharding recompiles
-            model = jax.tree.map(
-                to_devices, model, self.model_shardings[structure] if known else self.state_shardings(model)
-            )
+            shardings = self.model_shardings[structure] if known else self.state_shardings(model)
+            model = jax.tree.map(to_devices, model, shardings)
         else:
             self.model_shardings[structure] = jax.tree.map(lambda a: a.sharding, model)
         evaluate = self.score if items else self.evaluate if known else self.evaluate_once
@@ -397,7 +393,7 @@ class Program:
                 temperature=settings.temperature, top_k=settings.top_k, top_p=settings.top_p,
             )  # fmt: skip
 
-        return self.map_over_runs(sample_one, shared=(2, 3), seldom=True)
+        return self.map_over_runs(sample_one, shared=(2, 3))
 
     def evaluation_set(self, split: str, most: int | None = None) -> Batch | None:
         """Return the windows of a split as device arrays `(batches, batch, seq)`; None if the task has no such split.
