@@ -97,7 +97,7 @@ ONE = Way("one after another", cold=True)
 def ways(at_once: Sequence[int]) -> list[Way]:
     """Return how the study is run, the most packs first."""
     found = [ONE]
-    for packs in sorted(set(at_once) - {1}, reverse=True):
+    for packs in sorted(set(at_once), reverse=True):
         most = packs == max(at_once)
         found += [
             Way("threads", packs, cold=most), Way("processes, MPS", packs, processes=True, shares=True),
@@ -311,7 +311,7 @@ def end_at_sigterm() -> None:
 def main() -> int:
     """Print the table; return 1 if values differ."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--at-once", type=int, nargs="+", default=[2, 4], help="packs that share the GPU, at most 4")
+    parser.add_argument("--at-once", type=int, nargs="+", choices=(2, 3, 4), default=[2, 4], help="packs at once")
     parser.add_argument("--rounds", type=int, default=2, help="warm runs of each")
     parser.add_argument("--minutes", type=float, default=5.0, help="time limit")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
