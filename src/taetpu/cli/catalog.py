@@ -14,8 +14,9 @@ from taetpu.cli.kind_pages import (
     describe_field,
     markdown_page,
     print_field,
-    print_kind,
+    print_fields,
     print_page,
+    print_summary,
     search_kinds,
 )
 from taetpu.cli.options import AsJson
@@ -110,11 +111,12 @@ def _print_kinds(classes: "Mapping[tuple[str, str], type[Component]]", fields: b
         if headings and slot != before:
             typer.echo(slot)
             before = slot
-        entry = describe(cls)
         if not headings:
             typer.echo(f"{slot}/{kind}")
-        print_kind(kind if headings else "", entry, fields)
-        traced |= fields and any(field["traced"] for field in entry["fields"])
+        print_summary(kind if headings else "", cls)
+        if fields:
+            print_fields(entry := describe(cls))
+            traced |= any(field["traced"] for field in entry["fields"])
     if traced:
         typer.echo(f"\n{TRACED}")
     if not fields:

@@ -97,12 +97,16 @@ def search_kinds(words: str, classes: "Mapping[tuple[str, str], type[Component]]
 # --- text ------------------------------------------------------------------------------------------------------------
 
 
-def print_kind(name: str, entry: Mapping[str, Any], fields: bool) -> None:
-    """Print the summary of a kind. If `fields` is set, print further paragraphs and its fields too."""
-    first, *others = entry["about"].split("\n\n")
-    typer.echo(wrapped(first, f"  {name:<13} "))
-    if not fields:
-        return
+def print_summary(name: str, cls: "type[Component]") -> None:
+    """Print the first paragraph about a kind after its name."""
+    from taetpu.core.kind_docs import kind_doc
+
+    typer.echo(wrapped(kind_doc(cls).summary, f"  {name:<13} "))
+
+
+def print_fields(entry: Mapping[str, Any]) -> None:
+    """Print the further paragraphs about a kind, and its fields."""
+    _, *others = entry["about"].split("\n\n")
     for paragraph in others:
         typer.echo("\n" + wrapped(paragraph, INDENT))
     if entry["fields"]:

@@ -94,6 +94,11 @@ class Component(Config):
     example: ClassVar[Mapping[str, Any]] = {}
     plugin: ClassVar[str] = ""  # sha256 of the plug-in that defines the component; empty if built in
 
+    @classmethod
+    def is_built_in(cls) -> bool:
+        """Return whether taetpu defines this kind, rather than a plug-in or the program that imports taetpu."""
+        return not cls.plugin and cls.__module__.startswith("taetpu.")
+
     def check(self, dims: Any) -> None:
         """Raise `UserError`, with the invalid field as its path, if this component cannot be built with `dims`."""
 

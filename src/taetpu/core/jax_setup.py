@@ -1,5 +1,6 @@
 """Preparation of the environment for jax, before it is first imported. This module does not import jax."""
 
+import atexit
 import gc
 import os
 import sys
@@ -47,11 +48,14 @@ def prepare_jax(*, cpu: bool = False) -> None:
 
 
 def collect_garbage_less_often() -> None:
-    """Collect garbage in a process of taetpu less often than Python does by default.
+    """Collect garbage in a process of taetpu less often than Python does by default, and not at its end.
 
     Importing jax and tracing programs create many objects, and looking for unreachable ones took an eighth of the time.
+    The end took a quarter of the time of a short command, mostly for modules that are never used again. Frozen objects
+    are not visited, and the first function that is registered runs last.
     """
     gc.set_threshold(100_000, 20, 20)
+    atexit.register(gc.freeze)
 
 
 def call_prepared(cpu: bool, module: str, name: str, *arguments: Any) -> Any:

@@ -44,7 +44,7 @@ def in_threads() -> bool:
 def fits_beside(queue: Sequence[Pack]) -> bool:
     """Return whether at least two of the packs can be trained at once, in processes that know all of their kinds."""
     kinds = [type(component) for pack in queue for component in iter_components(pack.config)]
-    known = in_threads() or all(kind.plugin or kind.__module__.startswith("taetpu.") for kind in kinds)
+    known = in_threads() or all(kind.plugin or kind.is_built_in() for kind in kinds)
     narrowest = sorted(pack.plan.layout.devices for pack in queue)[:2]
     return known and packs_at_once(narrowest) > 1
 
