@@ -12,7 +12,7 @@ from taetpu.contract.causal import sees_later_tokens
 from taetpu.contract.check import check_arms, compare_parameters
 from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.registry import kinds
 from taetpu.nn.block import SLOTS, LayerConfig
 from taetpu.nn.named_arrays import named_parameters

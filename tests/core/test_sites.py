@@ -10,7 +10,7 @@ import pytest
 
 from taetpu.core import sites
 from taetpu.core.errors import UserError
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.sites import Edit, capture, find_sites, site
 from taetpu.nn import stack

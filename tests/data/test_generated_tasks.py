@@ -14,7 +14,7 @@ from tests.suites import by_default
 
 from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.data.base import Batch, Source
 
 BITS = {"0", "1"}

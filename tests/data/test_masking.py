@@ -10,7 +10,7 @@ import tokenizers as hf
 from tests.tokenizer_files import train_bpe, train_pieces
 from tokenizers import decoders, models, pre_tokenizers, processors
 
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
 from taetpu.data.masking import draw_mask, find_words, fixed_mask, hide
 from taetpu.data.tokenizers.characters import ByteConfig, CharConfig

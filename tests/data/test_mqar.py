@@ -8,7 +8,7 @@ import pytest
 import taetpu
 from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.data.synthetic import attention_free_bound
 
 SYMBOLS, PAIRS, SEQ, COUNT = 16, 3, 20, 20_000

@@ -11,7 +11,7 @@ import pytest
 
 from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.data.base import Batch, Source
 from taetpu.data.synthetic import attention_free_bound
 

@@ -9,7 +9,7 @@ import torch
 import transformers
 from safetensors.numpy import load_file
 
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.interop.huggingface import from_huggingface
 
 VOCAB, SEQ, LAYERS = 11, 12, 3

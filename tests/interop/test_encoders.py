@@ -12,7 +12,7 @@ from tests.interop.cases import BERT, SEQ, TOKENS, VOCAB, arrays, forward, their
 
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.model_interface import Interface
 from taetpu.data.labelled.sequences import with_frame

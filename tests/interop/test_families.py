@@ -26,7 +26,7 @@ from tests.interop.cases import (
 )
 from tests.suites import by_default
 
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.interop.comparison import Comparable
 from taetpu.interop.exporting import save_folder, to_huggingface
 from taetpu.interop.families import FAMILIES, READ

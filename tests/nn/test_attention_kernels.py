@@ -8,7 +8,7 @@ import pytest
 
 from taetpu.core.config import to_data
 from taetpu.core.config_parsing import load_config
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.sites import Edit, capture, find_sites
 from taetpu.core.static_dynamic import split

@@ -8,7 +8,7 @@ from scipy.optimize import brentq
 
 from taetpu.core.config_parsing import build_component, load_config
 from taetpu.core.errors import UserError
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.nn.common import AttentionDims, Context, Dims

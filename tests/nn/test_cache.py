@@ -8,7 +8,7 @@ from tests.page import write_plugin
 from tests.suites import by_default
 
 from taetpu.core.errors import UserError
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.plugins import load_plugins
 from taetpu.nn import stack
 from taetpu.nn.cache import empty_cache, extend

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 from tests.suites import by_default
 
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.sites import Edit, capture
 

@@ -8,7 +8,7 @@ import torch
 from tests.suites import first_by_default
 
 from taetpu.core.config_parsing import build_component, load_config
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.sites import Edit, capture
 from taetpu.core.tree import count_elements

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from taetpu.core.config_parsing import load_config
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.nn.lm import ModelConfig

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.sites import Edit, capture
 from taetpu.nn.common import combine_trainable, partition_trainable

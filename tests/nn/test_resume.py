@@ -7,7 +7,7 @@ import pytest
 from tests.suites import by_default
 
 from taetpu.core.errors import UserError
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.sites import Edit, capture
 from taetpu.nn import stack
 from taetpu.nn.named_arrays import named_parameters, with_parameters

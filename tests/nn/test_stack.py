@@ -7,7 +7,7 @@ import pytest
 
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
 from taetpu.nn import stack
 from taetpu.nn.common import partition_trainable

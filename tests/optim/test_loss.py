@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.suites import first_by_default
 
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.sites import capture
 from taetpu.data.base import Batch
 from taetpu.nn.common import combine_trainable, partition_trainable

@@ -12,7 +12,7 @@ import transformers
 from tests.parity.registry import parity
 
 from taetpu.core.config_parsing import load_config
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
 from taetpu.interop.families import FAMILIES, Family
 from taetpu.interop.huggingface import read_parameters

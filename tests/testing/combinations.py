@@ -11,7 +11,7 @@ from tests.testing.test_every_kind import SETTINGS
 from taetpu.core.config import Component, Config, iter_components, slot_of, to_data
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.registry import BUILTIN_MODULES, kinds
 from taetpu.nn.block import LayerConfig
 from taetpu.nn.cache import empty_cache

@@ -9,7 +9,7 @@ import pytest
 from tests.testing.test_every_kind import EVERY, ROOT, SETTINGS
 
 from taetpu.core.config_parsing import load_config
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.registry import kinds
 from taetpu.core.static_dynamic import bind, split
 from taetpu.spec.kind_examples import example_arm, slot_path

@@ -7,7 +7,7 @@ import pytest
 
 from taetpu.core.batch_statistics import Averages, auxiliary_loss, collect
 from taetpu.core.errors import UserError
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.registry import register, unregister
 from taetpu.core.sites import capture

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.suites import by_default
 
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
 from taetpu.data.base import Batch
 from taetpu.nn import stack

@@ -11,7 +11,7 @@ from tests.suites import by_default
 from taetpu.contract.check import check_arms
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.sites import capture
 from taetpu.data.base import Batch

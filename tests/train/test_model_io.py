@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from taetpu.core.errors import UserError
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.model_interface import Interface
 from taetpu.data.tokenizers.library import load_tokenizer
 from taetpu.lens.opening import open_run

@@ -9,7 +9,7 @@ import pytest
 
 from taetpu.core.config_parsing import build_component, load_config
 from taetpu.core.errors import UserError
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.keys import named
 from taetpu.core.registry import register, registered_by, unregister
 from taetpu.data.synthetic.rasp import Copy

@@ -9,7 +9,7 @@ import pytest
 
 from taetpu.core.config_parsing import build_component, load_config
 from taetpu.core.errors import UserError
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
 from taetpu.nn.lm import ModelConfig, build_model
 from taetpu.optim.loss import predict

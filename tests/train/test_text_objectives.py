@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from tests.train.conftest import settings
 
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.train.step import new_model
 
 MASKED = {"mixer": {"kind": "attention", "num_heads": 2, "mask": "full"}}

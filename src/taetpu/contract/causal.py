@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from taetpu.core.config import iter_components
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.keys import named, root_key
 from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.data.base import Source

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array
 
 from taetpu.core.config import Component
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.keys import Key, root_key
 from taetpu.core.model_interface import Interface
 from taetpu.core.static_dynamic import bind, promoted_fields, split

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from taetpu.core.errors import UserError
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
 from taetpu.data.base import Batch, read_windows
 from taetpu.data.tokenizers.library import load_tokenizer

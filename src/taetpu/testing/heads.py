@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.sites import capture
 from taetpu.core.static_dynamic import bind
 from taetpu.data.base import Batch

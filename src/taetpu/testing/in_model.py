@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from taetpu.core.errors import UserError
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.sites import parts_of
 from taetpu.nn.attention import ATTENTION_SLOTS
 from taetpu.nn.cache import empty_cache

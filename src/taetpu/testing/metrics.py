@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from taetpu.core.config_parsing import load_config
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.sites import capture, find_sites
 from taetpu.optim.eval_metrics import Evaluated, metric_values, sequence_sums

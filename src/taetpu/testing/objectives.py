@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from taetpu.core.config_parsing import build_component
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.keys import Key, root_key
 from taetpu.core.static_dynamic import bind
 from taetpu.data.base import Batch

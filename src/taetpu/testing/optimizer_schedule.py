@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.static_dynamic import bind
 from taetpu.nn.common import partition_trainable
 from taetpu.nn.parameters import Parameters

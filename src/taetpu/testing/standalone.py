@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.tree import leaves_by_path
 from taetpu.nn.common import Context, partition_trainable

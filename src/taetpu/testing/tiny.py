@@ -10,7 +10,7 @@ import numpy as np
 
 from taetpu.core.config import Component, Config
 from taetpu.core.config_parsing import build_component, load_config
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.keys import Key, root_key
 from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.core.tree import leaves_by_path

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from taetpu.core.batch_statistics import Averages, collect
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.keys import Key, root_key
 from taetpu.core.sites import Edit, Read, capture, find_sites
 from taetpu.data.base import Batch

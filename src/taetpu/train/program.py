@@ -20,7 +20,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, PyTree, Shaped
 
 from taetpu.core.distributed import to_devices, to_host
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_often, jit_once
 from taetpu.core.keys import named, root_key
 from taetpu.core.static_dynamic import bind
 from taetpu.data.base import Batch, Source, Split, array_shapes, evaluation_order
@@ -209,7 +209,7 @@ class Program:
         if not self.partitioned:
             # Set explicitly: on one device, JAX may otherwise return unsharded results and then compile twice.
             form["out_shardings"] = NamedSharding(self.mesh, RUNS)
-        return jit_once(mapped, platform=platform, **form) if once else jax.jit(mapped, **form)
+        return (jit_once if once else jit_often)(mapped, platform=platform, **form)
 
     def place(self, tree: PyTree) -> PyTree:
         """Move host arrays with a leading run axis to the pack's devices and return them."""

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int, UInt32
 
 from taetpu.core.config import Size, to_data
 from taetpu.core.errors import UserError, errors_at
-from taetpu.core.jit_once import jit_once
+from taetpu.core.jit import jit_once
 from taetpu.core.keys import Key, named, root_key
 from taetpu.core.model_interface import Interface
 from taetpu.data.base import Batch, Source, Split, Task, at_length, epoch_rows
