@@ -312,7 +312,7 @@ def test_a_damaged_module_of_the_report_stops_no_training(monkeypatch, tmp_path)
     (tmp_path / "intact_report.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(side_by_side, "AFTER_TRAINING", ("damaged_report", "intact_report"))
-    side_by_side._import_what_follows()
+    side_by_side._prepare_report()
     assert ("damaged_report" in sys.modules, "intact_report" in sys.modules) == (False, True)
     del sys.modules["intact_report"]
 

@@ -31,7 +31,7 @@ from taetpu.train.pack_plan import Pack
 from taetpu.train.reload_check import NotReproduced
 
 AFTER_TRAINING = "scipy.stats", "taetpu.report.build"
-"""Modules of the analysis and the report, which take a second to import. That is done while a core is idle."""
+"""Modules of the analysis and the report, which take a second to import."""
 IDLE = "idle"
 """The name under which the study's folder has the time that workers waited while others trained the last packs."""
 
@@ -94,7 +94,7 @@ def train_beside(
                     number, pack = number + 1, left.pop(0)
                     events.begin(number, total, pack)
                 if not left and len(workers.busy) < len(workers.all):
-                    _import_what_follows()
+                    _prepare_report()
                 for worker, message in workers.messages():
                     pack = worker.pack
                     assert pack is not None, "only busy workers are waited for"
@@ -111,11 +111,17 @@ def train_beside(
     return failed
 
 
-def _import_what_follows() -> None:
-    """Import the modules that are needed after training. If one is damaged, the packs are trained before the error."""
+def _prepare_report() -> None:
+    """Do what the report needs and no run decides, while a core is idle: imports, and the scripts of its charts.
+
+    Each takes a second, the scripts only once on a machine. If a module is damaged, the packs are trained before the
+    error.
+    """
     for module in AFTER_TRAINING:
         with suppress(ImportError):
             import_module(module)
+    with suppress(ImportError):
+        import_module("taetpu.report.chart_files").vega_bundle()
 
 
 def _ended(packs: PackStore, pack: Pack, ended: Ended, events: "Switch", failed: list[Failure]) -> list[Pack]:
