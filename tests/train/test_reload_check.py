@@ -10,6 +10,7 @@ from tests.small import TINY
 
 from taetpu.core.registry import unregister
 from taetpu.nn.named_arrays import named_constants
+from taetpu.train import model_io
 from taetpu.train.model_io import from_files, to_files
 from taetpu.train.reload_check import FULL, loss_differences, mismatches
 
@@ -77,9 +78,21 @@ def wrong(pack, **replaced):
 
 
 def test_saved_models_reproduce_the_losses_of_training(pack):
+    """Those of built-in kinds are evaluated by the program of training, with its masks of ones."""
+    program = pack[0].program
+    compiled = program.evaluate._cache_size(), program.evaluate_once._cache_size()
     assert wrong(pack) == {}
-    forms = {jax.tree.structure(from_files(files).model) for files in pack[1].values()}
+    assert (program.evaluate._cache_size(), program.evaluate_once._cache_size()) == compiled
+
+
+def test_saved_models_of_plugins_are_evaluated_without_masks_of_ones(pack, monkeypatch):
+    """So that a plug-in whose neutral mask changes the loss is found."""
+    program, forms = pack[0].program, {jax.tree.structure(from_files(files).model) for files in pack[1].values()}
     assert len(forms) == 2  # with and without a mask
+    monkeypatch.setattr(type(program.structure.model.layers[0].ffn), "plugin", "digest")
+    monkeypatch.setattr(model_io, "_check_plugins", lambda digests, where: None)
+    assert wrong(pack) == {}
+    assert program.evaluate_once._cache_size() == 1
 
 
 def test_changed_model_is_reported_with_its_losses(pack):

@@ -54,6 +54,20 @@ def promoted_fields(config: Config) -> frozenset[str]:
     return frozenset(promoted)
 
 
+def traced_paths(structure: Config) -> frozenset[str]:
+    """Return the wildcard paths of the numbers that `split` has taken out of a structure (`live` in `split`)."""
+    paths: set[str] = set()
+
+    def note(node: Config, name: str, path: Path) -> Any:
+        value = getattr(node, name)
+        if isinstance(value, Hole):
+            paths.add(wildcard_path(path))
+        return _rewrite(value, path, note)
+
+    _rewrite(structure, (), note)
+    return frozenset(paths)
+
+
 def bind(structure: C, numbers: Mapping[str, Any]) -> C:
     """Return the structure with its holes filled with `numbers` (arrays or tracers by path)."""
 

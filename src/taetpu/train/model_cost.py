@@ -12,6 +12,7 @@ from jaxtyping import PyTree
 from taetpu.core.keys import root_key
 from taetpu.core.model_interface import Interface
 from taetpu.core.sites import capture
+from taetpu.core.static_dynamic import bind, split
 from taetpu.core.tree import count_elements
 from taetpu.data.base import Batch, BatchSpec
 from taetpu.nn.common import partition_trainable
@@ -26,14 +27,15 @@ from taetpu.spec.study_config import ResolvedConfig
 from taetpu.train.matmul_count import Jaxpr, count_unbounded_loops, inner_jaxprs, matmul_flops
 
 
-def model_shapes(config: LMConfig, sizes: Interface | int, seq_len: int) -> LM:
-    """Return a model with shapes instead of arrays; nothing is computed."""
-    return _model_shapes(cast(Any, config), sizes, seq_len)
+def model_shapes(config: LMConfig, sizes: Interface | int, seq_len: int, live: frozenset[str] = frozenset()) -> LM:
+    """Return a model with shapes instead of arrays; nothing is computed. See `core.static_dynamic.split` for `live`."""
+    return _model_shapes(cast(Any, config), sizes, seq_len, live)
 
 
 @lru_cache(maxsize=64)
-def _model_shapes(config: LMConfig, sizes: Interface | int, seq_len: int) -> LM:
-    return jax.eval_shape(lambda: build_model(config, sizes, seq_len, key=root_key(0)))
+def _model_shapes(config: LMConfig, sizes: Interface | int, seq_len: int, live: frozenset[str]) -> LM:
+    bound = bind(*split(config, live)) if live else config
+    return jax.eval_shape(lambda: build_model(bound, sizes, seq_len, key=root_key(0)))
 
 
 def parameter_shapes(config: LMConfig, sizes: Interface | int, seq_len: int) -> LM:

@@ -21,6 +21,7 @@ from taetpu.core.keys import root_key
 from taetpu.core.model_interface import Interface
 from taetpu.core.registry import kinds, slots
 from taetpu.core.short_repr import short_repr
+from taetpu.core.static_dynamic import bind, split
 from taetpu.data.tokenizers.base import Tokenizer
 from taetpu.data.tokenizers.library import load_tokenizer
 from taetpu.nn.edited import check_unedited
@@ -97,12 +98,14 @@ def to_files(
     return files if tokenizer is None else {**files, TOKENIZER: tokenizer.to_json().encode()}
 
 
-def from_files(files: Mapping[str, bytes], where: str = "") -> SavedModel:
+def from_files(files: Mapping[str, bytes], where: str = "", live: frozenset[str] = frozenset()) -> SavedModel:
     """Return the model stored in files from `to_files`.
 
     Args:
         files: the files by name.
         where: the folder of the files, for error messages.
+        live: the fields of the config that are arrays in the model although they are neutral, such as masks of ones
+            (see `core.static_dynamic.split`).
 
     Raises:
         UserError: if a file is missing, the weights do not match the architecture, or a plug-in is not loaded.
@@ -122,7 +125,7 @@ def from_files(files: Mapping[str, bytes], where: str = "") -> SavedModel:
     constants = {name.removeprefix(CONSTANT): a for name, a in stored.items() if name.startswith(CONSTANT)}
     weights = {name: a for name, a in stored.items() if not name.startswith(CONSTANT)}
     interface = Interface(about.vocab_size) if about.interface is None else about.interface.build()
-    blank = _blank(config, interface, about.seq_len, set(constants))
+    blank = _blank(config, interface, about.seq_len, set(constants), live)
     return SavedModel(
         model=with_constants(with_parameters(blank, weights), constants),
         config=config,
@@ -186,16 +189,16 @@ def _read_tokenizer(content: bytes, where: str) -> Tokenizer:
         raise UserError(problem, file=f"{where}/{TOKENIZER}", remedy="Copy the model again.") from None
 
 
-def _blank(config: LMConfig, interface: Interface, seq_len: int, constants: set[str]) -> LM:
+def _blank(config: LMConfig, interface: Interface, seq_len: int, constants: set[str], live: frozenset[str]) -> LM:
     """Return a model to be filled with stored arrays.
 
     The model holds zeros, which need no compilation. If the files do not store all constants, the model is initialised
     instead. Files never store random keys, and files of earlier versions store no constants.
     """
-    model = model_shapes(config, interface, seq_len)
+    model = model_shapes(config, interface, seq_len, live)
     has_keys = any(jnp.issubdtype(a.dtype, jax.dtypes.prng_key) for a in jax.tree.leaves(model))
     if has_keys or set(jax.eval_shape(named_constants, model)) - constants:
-        return build_model(config, interface, seq_len, key=root_key(0))
+        return build_model(bind(*split(config, live)), interface, seq_len, key=root_key(0))
     return jax.tree.map(lambda a: jax.device_put(np.zeros(a.shape, a.dtype)), model)
 
 
