@@ -47,7 +47,8 @@ def pack(request, trainer, make, text):
     """
     precision = {"precision": request.param}
     whole = make(text[0], **precision)
-    dropped = make(text[0], {"mixer": {"kind": "attention", "num_heads": 2, "drop_heads": [0]}}, **precision)
+    mixer = {"kind": "attention", "num_heads": 2, "drop_heads": [0]}
+    dropped = make(text[0], {"mixer": mixer, "layers": {0: {"drop": ["layer"]}}}, **precision)
     wild = make(text[0], optimizer={"kind": "adamw", "lr": 1e30}, **precision)
     configs = [dropped, whole, wild]
     pack = trainer(configs, text[1], width=4)

@@ -285,14 +285,23 @@ class LMConfig(Config):
         return [sizes for sizes in heads if sizes is not None]
 
 
-def build_model(config: LMConfig, sizes: Interface | int, seq_len: int, *, key: Key) -> "LM":
+def build_model(
+    config: LMConfig, sizes: Interface | int, seq_len: int, *, key: Key, live: frozenset[str] = frozenset()
+) -> "LM":
     """Return a newly initialised model from a loaded config, in which masks are not encoded as arrays yet.
+
+    Args:
+        config: The config.
+        sizes: The sizes of the inputs and outputs; or the number of different tokens.
+        seq_len: The maximum length of a sequence.
+        key: The key of the parameters.
+        live: Further fields that become arrays, although they are neutral (see `core.static_dynamic.split`).
 
     Raises:
         UserError: if a component cannot be built at these sizes.
     """
     config.check(sizes, seq_len)
-    return bind(*split(config, promoted_fields(config))).build(sizes, seq_len, key=key)
+    return bind(*split(config, promoted_fields(config) | live)).build(sizes, seq_len, key=key)
 
 
 class LM(eqx.Module):

@@ -12,7 +12,6 @@ from jaxtyping import PyTree
 from taetpu.core.keys import root_key
 from taetpu.core.model_interface import Interface
 from taetpu.core.sites import capture
-from taetpu.core.static_dynamic import bind, split
 from taetpu.core.tree import count_elements
 from taetpu.data.base import Batch, BatchSpec
 from taetpu.nn.common import partition_trainable
@@ -28,14 +27,13 @@ from taetpu.train.matmul_count import Jaxpr, count_unbounded_loops, inner_jaxprs
 
 
 def model_shapes(config: LMConfig, sizes: Interface | int, seq_len: int, live: frozenset[str] = frozenset()) -> LM:
-    """Return a model with shapes instead of arrays; nothing is computed. See `core.static_dynamic.split` for `live`."""
+    """Return a model with shapes instead of arrays; nothing is computed. See `build_model` for `live`."""
     return _model_shapes(cast(Any, config), sizes, seq_len, live)
 
 
 @lru_cache(maxsize=64)
 def _model_shapes(config: LMConfig, sizes: Interface | int, seq_len: int, live: frozenset[str]) -> LM:
-    bound = bind(*split(config, live)) if live else config
-    return jax.eval_shape(lambda: build_model(bound, sizes, seq_len, key=root_key(0)))
+    return jax.eval_shape(lambda: build_model(config, sizes, seq_len, key=root_key(0), live=live))
 
 
 def parameter_shapes(config: LMConfig, sizes: Interface | int, seq_len: int) -> LM:

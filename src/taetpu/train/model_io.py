@@ -21,7 +21,6 @@ from taetpu.core.keys import root_key
 from taetpu.core.model_interface import Interface
 from taetpu.core.registry import kinds, slots
 from taetpu.core.short_repr import short_repr
-from taetpu.core.static_dynamic import bind, split
 from taetpu.data.tokenizers.base import Tokenizer
 from taetpu.data.tokenizers.library import load_tokenizer
 from taetpu.nn.edited import check_unedited
@@ -105,7 +104,7 @@ def from_files(files: Mapping[str, bytes], where: str = "", live: frozenset[str]
         files: the files by name.
         where: the folder of the files, for error messages.
         live: the fields of the config that are arrays in the model although they are neutral, such as masks of ones
-            (see `core.static_dynamic.split`).
+            (see `nn.lm.build_model`).
 
     Raises:
         UserError: if a file is missing, the weights do not match the architecture, or a plug-in is not loaded.
@@ -198,7 +197,7 @@ def _blank(config: LMConfig, interface: Interface, seq_len: int, constants: set[
     model = model_shapes(config, interface, seq_len, live)
     has_keys = any(jnp.issubdtype(a.dtype, jax.dtypes.prng_key) for a in jax.tree.leaves(model))
     if has_keys or set(jax.eval_shape(named_constants, model)) - constants:
-        return build_model(bind(*split(config, live)), interface, seq_len, key=root_key(0))
+        return build_model(config, interface, seq_len, key=root_key(0), live=live)
     return jax.tree.map(lambda a: jax.device_put(np.zeros(a.shape, a.dtype)), model)
 
 
