@@ -3,6 +3,8 @@
 import json
 import shutil
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -159,3 +161,17 @@ def test_a_damaged_config_is_named(opened, tmp_path):
     with pytest.raises(UserError, match="not JSON") as caught:
         taetpu.open_run(tmp_path)
     assert "config.json" in str(caught.value.file)
+
+
+def test_an_edited_model_can_be_differentiated(opened):
+    """Its compiled functions can be called within other functions that jax compiles or differentiates."""
+    tokens, edit = np.arange(1, 9)[None], Edit("mixer.out", lambda x, v: x + v, layer=0, value="v")
+
+    def logit(vector):
+        return opened(tokens, edits=[edit], values={"v": vector}).logits[0, -1, 0]
+
+    slope = jax.grad(logit)(jnp.zeros(16))
+    step = 1e-2 * slope / jnp.linalg.norm(slope)
+    difference = logit(step) - logit(-step)
+    np.testing.assert_allclose(difference, 2 * slope @ step, rtol=1e-2)
+    assert difference != 0

@@ -5,6 +5,7 @@ import hashlib
 import json
 import re
 from html.parser import HTMLParser
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from taetpu.core.errors import UserError
 from taetpu.report import summary
 from taetpu.report.build import build_report
+from taetpu.report.chart_files import vega_bundle
 from taetpu.report.inputs import read_inputs
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
@@ -155,3 +157,12 @@ def test_study_without_results_is_refused(tmp_path: Path) -> None:
         build_report(StudyFolder(open_store(tmp_path), "empty"))
     assert "study 'empty' has no results" in str(error.value)
     assert "taetpu run STUDY" in str(error.value)
+
+
+def test_a_damaged_copy_of_the_chart_scripts_is_replaced(tmp_path, monkeypatch):
+    bundle = vega_bundle()
+    monkeypatch.setenv("TAETPU_CACHE", str(tmp_path))
+    file = tmp_path / f"vega-bundle-{version('vl-convert-python')}.js"
+    file.write_bytes(b"\xff\xfe")
+    assert vega_bundle.__wrapped__() == bundle
+    assert file.read_bytes().decode() == bundle

@@ -1,11 +1,11 @@
 """Checks that the output of each component has the shape and dtype that its slot requires at the arm's sizes.
 
-Components are traced, but nothing is computed. Calls in which no plug-in takes part are not traced: the tests of
+Components are traced, but nothing is computed. Those of a model without plug-ins are not traced: the tests of
 `taetpu.testing` check the built-in kinds.
 """
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -51,7 +51,7 @@ _PASSED: set[Any] = set()
 
 
 def check_outputs(config: ResolvedConfig, source: Source) -> None:
-    """Check the shape and dtype of every result in which a plug-in takes part, and of the task's batches.
+    """Check the shape and dtype of every component's result if a plug-in is among them, and of the task's batches.
 
     With `precision: auto`, components are called in float32 and in bfloat16.
 
@@ -62,12 +62,11 @@ def check_outputs(config: ResolvedConfig, source: Source) -> None:
     check_batch(config, source)
     check_visible_targets(config, source)
     check_lengths(config, source)
+    if all(component.is_built_in() for component in iter_components(config.model)):
+        return
     for dtype in ("float32", "bfloat16") if precision == "auto" else (precision,):
         for path, component, part, at in _calls(config.model, source, jnp.dtype(dtype)):
-            taking_part = [*iter_components(component), *iter_components(at.dims.init), *iter_components(at.position)]
-            if all(nested.is_built_in() for nested in taking_part):
-                continue
-            key = _key(taking_part, component, part, at)
+            key = _key(component, part, at)
             if key in _PASSED:
                 continue
             slot = f"{component.slot} {component.kind!r}"
@@ -124,9 +123,10 @@ def _calls(model: LMConfig, source: Source, dtype: Any) -> Iterator[tuple[KeyPat
                     yield ("layers", i, slot), component, part, at
 
 
-def _key(taking_part: Sequence[Component], component: Component, part: Part | None, at: Setup) -> Any:
+def _key(component: Component, part: Part | None, at: Setup) -> Any:
     """Return a hashable key of everything that the shape and dtype of a call's result depend on."""
-    sources = tuple((type(nested).__module__, type(nested).__qualname__, nested.plugin) for nested in taking_part)
+    inner = [*iter_components(component), *iter_components(at.dims.init), *iter_components(at.position)]
+    sources = tuple((type(nested).__module__, type(nested).__qualname__, nested.plugin) for nested in inner)
     return (
         sources,
         part and (part.builder, part.method),

@@ -1,5 +1,9 @@
-"""Compilation by XLA. On a CPU, its optimizations are limited to what pays off."""
+"""Compilation by XLA. On a CPU, its optimizations are limited to what pays off.
 
+Functions with compiler options cannot be called inside other functions that JAX compiles or differentiates.
+"""
+
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +34,7 @@ def jit_often(fn: Callable[..., Any], platform: str | None = None, **options: An
 
 
 def _jit(fn: Callable[..., Any], on_cpu: dict[str, Any], platform: str | None, options: dict[str, Any]) -> Any:
-    decided = jax.config.read("jax_disable_most_optimizations")  # by the user, with less time to compile than level 1
+    by_flag = "xla_backend_optimization_level" in os.environ.get("XLA_FLAGS", "")
+    decided = by_flag or jax.config.read("jax_disable_most_optimizations")  # by the user
     compiler_options = None if decided or (platform or jax.default_backend()) != "cpu" else on_cpu
     return jax.jit(fn, compiler_options=compiler_options, **options)

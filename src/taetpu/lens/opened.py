@@ -6,13 +6,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
-from taetpu.core.jit import jit_often
 from taetpu.core.short_repr import short_repr
 from taetpu.core.sites import Edit, Read, capture, find_sites
 from taetpu.data.base import Source
@@ -225,7 +225,7 @@ class OpenedModel(SavedModel):
             donate: The positions of the arguments whose memory the function may use.
             finite: Whether numbers that are not finite are refused.
         """
-        compiled = self.build_once(key, lambda: jit_often(with_finiteness(build()), donate_argnums=donate))
+        compiled = self.build_once(key, lambda: jax.jit(with_finiteness(build()), donate_argnums=donate))
 
         def call(*args: Any) -> Any:
             out, is_finite = compiled(*args)

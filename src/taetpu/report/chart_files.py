@@ -81,7 +81,7 @@ def vega_bundle() -> str:
     vl-convert needs seconds to create the bundle, so it is cached on disk.
     """
     file = cache_folder() / f"vega-bundle-{version('vl-convert-python')}.js"
-    with suppress(OSError):
+    with suppress(OSError, UnicodeDecodeError):  # a damaged file is written again
         return file.read_bytes().decode()
     bundle = vl_convert.javascript_bundle().replace("</script", "<\\/script")  # pyright: ignore[reportCallIssue]
     with suppress(OSError):

@@ -114,13 +114,15 @@ def train_beside(
 def _prepare_report() -> None:
     """Do what the report needs and no run decides, while a core is idle: imports, and the scripts of its charts.
 
-    Each takes a second, the scripts only once on a machine. If a module is damaged, the packs are trained before the
-    error.
+    Each takes a second, the scripts only once on a machine, and while vl-convert bundles them, threads of this process
+    stand still. If something fails, it fails again in the report, after the packs are trained.
     """
     for module in AFTER_TRAINING:
         with suppress(ImportError):
             import_module(module)
-    with suppress(ImportError):
+    if in_threads():
+        return
+    with suppress(Exception):
         import_module("taetpu.report.chart_files").vega_bundle()
 
 

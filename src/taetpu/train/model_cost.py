@@ -161,7 +161,7 @@ def result_bytes(jaxpr: Jaxpr) -> tuple[int, int]:
         times = eqn.params["length"] if eqn.primitive.name == "scan" else 1
         parts = [result_bytes(part) for part in called]
         if eqn.primitive.name == "cond":
-            parts = [max(parts)]
+            parts = [max(parts)] if any(map(any, parts)) else []  # without operations, it chooses between its inputs
         most = max((part[1] for part in parts), default=0)
         if eqn.primitive.name == "remat2":
             chosen = eqn.params["policy"]

@@ -114,7 +114,7 @@ def load_stored_model(program: Program, files: Mapping[str, bytes]) -> LM:
         UserError: if the files do not contain a model.
     """
     trained = program.structure.model
-    built_in = not any(component.plugin for component in iter_components(trained))
+    built_in = all(component.is_built_in() for component in iter_components(trained))
     with default_to_host():
         saved = from_files(files, live=traced_paths(trained) if built_in else frozenset())
         model = program.execution.apply(saved.model)
