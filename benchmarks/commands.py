@@ -29,18 +29,18 @@ arms: {relu: {model.ffn: relu}}
 TEXT = "the cat sat on the mat and the dog sat on the log. "
 BUDGETS = {
     "--help": 0.2,
-    "catalog": 2.6,
-    "plan study.yaml": 3.1,
-    "status tiny": 1.5,
-    "report tiny --verify": 1.7,
-    "lens perplexity latest story.txt": 2.3,
-    "lens attention latest --text 'the cat sat'": 2.5,
-    "lens scores latest": 2.4,
-    "lens logit-lens latest --text 'the cat sat'": 2.3,
-    "lens attribution latest --text 'the cat sat'": 2.9,
-    "lens norms latest --text 'the cat sat'": 2.3,
-    "lens knockout latest story.txt": 4.5,
-    "lens sample latest --prompt 'the cat'": 2.4,
+    "catalog": 1.3,
+    "plan study.yaml": 2.3,
+    "status tiny": 1.2,
+    "report tiny --verify": 1.5,
+    "lens perplexity latest story.txt": 1.6,
+    "lens attention latest --text 'the cat sat'": 1.8,
+    "lens scores latest": 1.7,
+    "lens logit-lens latest --text 'the cat sat'": 1.6,
+    "lens attribution latest --text 'the cat sat'": 1.9,
+    "lens norms latest --text 'the cat sat'": 1.5,
+    "lens knockout latest story.txt": 3.7,
+    "lens sample latest --prompt 'the cat'": 1.8,
 }
 """CPU seconds of a call with a warm cache, a quarter above what was measured on the machine of docs/log.md."""
 
