@@ -42,29 +42,29 @@ def split(config: C, live: frozenset[str] = frozenset()) -> tuple[C, dict[str, A
 
 def promoted_fields(config: Config) -> frozenset[str]:
     """Return the wildcard paths of a config's promotable fields whose value is not neutral (`live` in `split`)."""
-    promoted: set[str] = set()
 
-    def note(node: Config, name: str, path: Path) -> Any:
-        value, mark = getattr(node, name), traced_fields(type(node)).get(name)
-        if mark is not None and mark.promote and not _is_static(value, mark):
-            promoted.add(wildcard_path(path))
-        return _rewrite(value, path, note)
+    def is_promoted(node: Config, name: str) -> bool:
+        mark = traced_fields(type(node)).get(name)
+        return mark is not None and mark.promote and not _is_static(getattr(node, name), mark)
 
-    _rewrite(config, (), note)
-    return frozenset(promoted)
+    return _paths_of(config, is_promoted)
 
 
 def traced_paths(structure: Config) -> frozenset[str]:
     """Return the wildcard paths of the numbers that `split` has taken out of a structure (`live` in `split`)."""
+    return _paths_of(structure, lambda node, name: isinstance(getattr(node, name), Hole))
+
+
+def _paths_of(config: Config, chosen: Callable[[Config, str], bool]) -> frozenset[str]:
+    """Return the wildcard paths of the fields for which `chosen(config, field)` is true."""
     paths: set[str] = set()
 
     def note(node: Config, name: str, path: Path) -> Any:
-        value = getattr(node, name)
-        if isinstance(value, Hole):
+        if chosen(node, name):
             paths.add(wildcard_path(path))
-        return _rewrite(value, path, note)
+        return _rewrite(getattr(node, name), path, note)
 
-    _rewrite(structure, (), note)
+    _rewrite(config, (), note)
     return frozenset(paths)
 
 

@@ -86,14 +86,15 @@ def train_beside(
 
     left = sorted(queue, key=seconds, reverse=True)
     events, failed = Switch(callback), list[Failure]()
-    number, total = 0, len(left)
+    number, total, prepared = 0, len(left), False
     with closing(workers), record_signal(signal.SIGTERM) as ending:
         try:
             while left or workers.busy:
                 while left and workers.start(left[0]):
                     number, pack = number + 1, left.pop(0)
                     events.begin(number, total, pack)
-                if not left and len(workers.busy) < len(workers.all):
+                if not prepared and not left and len(workers.busy) < len(workers.all):
+                    prepared = True
                     _prepare_report()
                 for worker, message in workers.messages():
                     pack = worker.pack

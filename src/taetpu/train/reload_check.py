@@ -73,7 +73,10 @@ def mismatches(
     batch = windows[split] if split is not None else None
     if split is None or batch is None or not stored:
         return {}
-    models = {place: load_stored_model(program, files) for place, files in stored.items()}
+    trained_config = program.structure.model
+    built_in = all(component.is_built_in() for component in iter_components(trained_config))
+    live = traced_paths(trained_config) if built_in else frozenset[str]()
+    models = {place: load_stored_model(program, files, live) for place, files in stored.items()}
     losses, problems = sequence_losses(measured[split]), {}
     for place, saved in saved_losses(program, models, batch).items():
         same_program = structure_and_shapes(models[place]) == structure_and_shapes(trained, lead=1)
@@ -107,17 +110,14 @@ def saved_losses(program: Program, models: Mapping[int, LM], windows: Batch) -> 
     return by_place
 
 
-def load_stored_model(program: Program, files: Mapping[str, bytes]) -> LM:
-    """Return a stored model as host arrays, with the program's compute options.
+def load_stored_model(program: Program, files: Mapping[str, bytes], live: frozenset[str]) -> LM:
+    """Return a stored model as host arrays, with the program's compute options. See `from_files` for `live`.
 
     Raises:
         UserError: if the files do not contain a model.
     """
-    trained = program.structure.model
-    built_in = all(component.is_built_in() for component in iter_components(trained))
     with default_to_host():
-        saved = from_files(files, live=traced_paths(trained) if built_in else frozenset())
-        model = program.execution.apply(saved.model)
+        model = program.execution.apply(from_files(files, live=live).model)
         return jax.tree.map(np.asarray, model)
 
 
